@@ -1,0 +1,3 @@
+"""Blink: LLM serving without a host CPU in the steady state."""
+
+__version__ = "0.1.0"

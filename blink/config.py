@@ -1,0 +1,136 @@
+"""The configuration of one appliance: a TOML file that the playbooks write and every process reads.
+
+A process uses the sections of its half and ignores none: an unknown key is an error, so that a typing mistake is
+found where it was made.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from blink.errors import BlinkError
+from blink.ring.layout import EXTENT_ALIGN, Geometry
+
+MIB = 1 << 20
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class InstanceConfig(_Section):
+    """``[instance]``: where this appliance keeps what lives as long as it runs."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")] = "local"
+    run_dir: Path = Field(description="locks and control sockets; removed by `make down`")
+    ring_dir: Path = Field(description="the ring's shared-memory objects; a tmpfs such as /dev/shm/blink-NAME")
+
+
+class RingConfig(_Section):
+    """``[ring]``: geometry, see :class:`blink.ring.layout.Geometry`; arenas are per partition."""
+
+    transport: Literal["shm", "verbs"] = "shm"
+    slots: int = 4096
+    partitions: int = 1
+    input_mib: Annotated[int, Field(ge=1, le=2047)] = 16
+    output_mib: Annotated[int, Field(ge=1, le=2047)] = 16
+
+    @model_validator(mode="after")
+    def _lay_out(self) -> RingConfig:
+        self.geometry()
+        return self
+
+    def geometry(self) -> Geometry:
+        """The ring's geometry."""
+        assert MIB % EXTENT_ALIGN == 0
+        return Geometry(self.slots, self.partitions, self.input_mib * MIB, self.output_mib * MIB)
+
+
+class ModelConfig(_Section):
+    """``[model]``: a prepared model folder (`blink model prepare`)."""
+
+    path: Path
+    served_name: str
+    chat_template: Path | None = Field(None, description="replaces the checkpoint's chat template")
+
+
+class EngineConfig(_Section):
+    """``[engine]``: what runs the model, and the shapes it runs."""
+
+    kind: Literal["reference", "native", "tensorrt"] = "reference"
+    lanes: Annotated[int, Field(ge=1, le=1024)] = 8
+    queue: Annotated[int, Field(ge=1, le=8192)] = Field(16, description="requests that may wait for a lane")
+    page_tokens: Annotated[int, Field(ge=1, le=1024)] = 16
+    pages: Annotated[int, Field(ge=2)] = 512
+    max_context: Annotated[int, Field(ge=2)] = 4096
+    batch_tokens: Annotated[int, Field(ge=1)] = Field(256, description="packed tokens of the largest prefill step")
+    threads: Annotated[int, Field(ge=1)] | None = Field(None, description="CPU threads of the reference engine")
+
+    @model_validator(mode="after")
+    def _fits(self) -> EngineConfig:
+        if self.pages * self.page_tokens < self.max_context:
+            raise ValueError(
+                f"pages: {self.pages} pages of {self.page_tokens} tokens hold less than max_context={self.max_context}"
+            )
+        if self.batch_tokens < self.lanes:
+            raise ValueError(f"batch_tokens: {self.batch_tokens} is below lanes={self.lanes}")
+        return self
+
+
+class FrontendConfig(_Section):
+    """``[frontend]``: the HTTP half."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=1, le=65535)] = 8000
+    workers: Annotated[int, Field(ge=1, le=64)] = 1
+    api_keys_file: Path | None = Field(None, description="one key per line; required when host is not loopback")
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    request_timeout_s: Annotated[float, Field(gt=0)] = 600.0
+    link_timeout_s: Annotated[float, Field(gt=0)] = Field(30.0, description="a stream fails after a cut this long")
+
+    @model_validator(mode="after")
+    def _guarded(self) -> FrontendConfig:
+        loopback = self.host in ("127.0.0.1", "::1", "localhost")
+        if not loopback and (self.api_keys_file is None or self.tls_cert is None or self.tls_key is None):
+            raise ValueError(f"host: {self.host} is not loopback, so api_keys_file, tls_cert and tls_key are required")
+        return self
+
+
+class ApplianceConfig(_Section):
+    """The whole file."""
+
+    instance: InstanceConfig
+    ring: RingConfig = RingConfig()
+    model: ModelConfig
+    engine: EngineConfig = EngineConfig()
+    frontend: FrontendConfig = FrontendConfig()
+
+    @model_validator(mode="after")
+    def _partitions(self) -> ApplianceConfig:
+        if self.frontend.workers > self.ring.partitions:
+            raise ValueError(
+                f"frontend.workers: {self.frontend.workers} workers need as many ring.partitions, "
+                f"not {self.ring.partitions}"
+            )
+        return self
+
+
+def load_config(path: Path) -> ApplianceConfig:
+    """Read and validate ``path``. Raises BlinkError naming the file and the first wrong field."""
+    try:
+        data = tomllib.loads(path.read_text())
+    except OSError as e:
+        raise BlinkError(f"{path}: {e.strerror}", "name a configuration written by site.yml with --config") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise BlinkError(f"{path} is not TOML ({e})", "correct the file, or run site.yml again") from None
+    try:
+        return ApplianceConfig.model_validate(data)
+    except ValidationError as e:
+        first = e.errors()[0]
+        where = ".".join(str(p) for p in first["loc"]) or "file"
+        raise BlinkError(f"{path}: {where}: {first['msg']}", "correct that field") from None

@@ -1,0 +1,64 @@
+"""The compiled library, and the ring primitives in it that need single loads and stores with a stated ordering."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from blink.errors import BlinkError
+
+U32 = npt.NDArray[np.uint32]
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """Load libblink_core. Raises BlinkError where the package was not built."""
+    # An editable install keeps the library in site-packages, beside the metadata and not beside the sources.
+    import blink
+
+    for folder in blink.__path__:
+        path = Path(folder) / "libblink_core.so"
+        if path.exists():
+            lib = ctypes.CDLL(str(path))
+            break
+    else:
+        raise BlinkError("libblink_core.so is missing from the blink package", "install it: `pip install .`")
+    p, u32, u64, size = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t
+    for name, result, args in (
+        ("blink_load_acquire", u64, [p]),
+        ("blink_store_release", None, [p, u64]),
+        ("blink_copy_to_ring", None, [p, p, size]),
+        ("blink_copy_from_ring", None, [p, p, size]),
+        ("blink_copy_words", None, [p, p, size]),
+        ("blink_words_hash", u32, [p, u32, u32]),
+        ("blink_crc32c", u32, [p, u32]),
+    ):
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, args
+    return lib
+
+
+def load_acquire(address: int) -> int:
+    """The u64 at ``address``, with acquire ordering."""
+    return int(library().blink_load_acquire(address))
+
+
+def store_release(address: int, value: int) -> None:
+    """Store the u64 ``value`` at ``address`` with release ordering."""
+    library().blink_store_release(address, value)
+
+
+def words_hash(words: U32, first_index: int = 0) -> int:
+    """Order-dependent 32-bit hash of u32 ``words``, shape [n]; parts add up (mod 2**32) when indices continue."""
+    words = np.ascontiguousarray(words, dtype=np.uint32)
+    return int(library().blink_words_hash(words.ctypes.data, len(words), first_index))
+
+
+def crc32c(words: U32) -> int:
+    """CRC-32C (RFC 3720) of u32 ``words``, shape [n], as little-endian bytes."""
+    words = np.ascontiguousarray(words, dtype=np.uint32)
+    return int(library().blink_crc32c(words.ctypes.data, len(words)))

@@ -1,0 +1,172 @@
+"""Memory layouts that Python and C++ share: described once here, emitted as C headers.
+
+A layout is a :class:`Struct` (named fields at explicit offsets) or a :class:`Buffers` (a table of pointers to
+arrays whose shapes depend on a configuration). Python reads them through NumPy dtypes; C++ through the header
+that :func:`render_header` writes. Nothing here imports NumPy at module level, so the generator runs anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_C_TYPES = {
+    "u8": ("uint8_t", 1, "<u1"),
+    "u16": ("uint16_t", 2, "<u2"),
+    "u32": ("uint32_t", 4, "<u4"),
+    "u64": ("uint64_t", 8, "<u8"),
+    "i32": ("int32_t", 4, "<i4"),
+    "f32": ("float", 4, "<f4"),
+}
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a :class:`Struct`.
+
+    ``type`` is one of u8, u16, u32, u64, i32, f32; ``offset`` is in bytes from the start of the struct; ``count``
+    above 1 makes it an array.
+    """
+
+    offset: int
+    type: str
+    name: str
+    doc: str = ""
+    count: int = 1
+
+    @property
+    def size(self) -> int:
+        """Bytes the field takes."""
+        return _C_TYPES[self.type][1] * self.count
+
+
+@dataclass(frozen=True)
+class Struct:
+    """A C struct of fixed size whose fields sit at explicit offsets; gaps become reserved bytes."""
+
+    name: str
+    size: int
+    fields: tuple[Field, ...]
+    doc: str = ""
+
+    def __post_init__(self) -> None:
+        end = 0
+        for f in self.fields:
+            align = _C_TYPES[f.type][1]
+            if f.offset < end or f.offset % align:
+                raise ValueError(f"{self.name}.{f.name}: offset {f.offset:#x} overlaps or is misaligned")
+            end = f.offset + f.size
+        if end > self.size:
+            raise ValueError(f"{self.name}: fields end at {end}, the struct at {self.size}")
+
+    def offset(self, name: str) -> int:
+        """Byte offset of the field ``name``. Raises KeyError."""
+        for f in self.fields:
+            if f.name == name:
+                return f.offset
+        raise KeyError(f"{self.name} has no field {name}")
+
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy structured dtype with the same offsets and ``itemsize == size``."""
+        import numpy as np
+
+        return np.dtype(
+            {
+                "names": [f.name for f in self.fields],
+                "formats": [_C_TYPES[f.type][2] if f.count == 1 else (_C_TYPES[f.type][2], f.count) for f in self.fields],
+                "offsets": [f.offset for f in self.fields],
+                "itemsize": self.size,
+            }
+        )
+
+    def render(self) -> str:
+        """C++ text of the struct, followed by static assertions of every offset and of the size."""
+        out = [f"/* {self.doc} */"] if self.doc else []
+        out.append(f"struct {self.name} {{")
+        end, pad = 0, 0
+        for f in self.fields:
+            if f.offset > end:
+                out.append(f"    uint8_t reserved{pad}[{f.offset - end}];")
+                pad += 1
+            array = f"[{f.count}]" if f.count > 1 else ""
+            comment = f"  /* {f.doc} */" if f.doc else ""
+            out.append(f"    {_C_TYPES[f.type][0]} {f.name}{array};{comment}")
+            end = f.offset + f.size
+        if self.size > end:
+            out.append(f"    uint8_t reserved{pad}[{self.size - end}];")
+        out.append("};")
+        out.append(f'static_assert(sizeof({self.name}) == {self.size}, "{self.name}");')
+        out += [
+            f'static_assert(__builtin_offsetof({self.name}, {f.name}) == {f.offset}, "{self.name}.{f.name}");'
+            for f in self.fields
+        ]
+        return "\n".join(out)
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One array of a :class:`Buffers`: ``type`` is a scalar type or a :class:`Struct`; ``shape`` names dimensions."""
+
+    type: str | Struct
+    name: str
+    shape: tuple[str | int, ...]
+    doc: str = ""
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """A C struct of pointers, one per array, in order; the arrays are allocated by whoever owns the memory."""
+
+    name: str
+    arrays: tuple[Buffer, ...]
+    doc: str = ""
+
+    def shapes(self, dims: Mapping[str, int]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Shape and dtype of every array for the dimensions ``dims``. Raises KeyError on a missing dimension."""
+        import numpy as np
+
+        out = {}
+        for a in self.arrays:
+            dt = a.type.dtype() if isinstance(a.type, Struct) else np.dtype(_C_TYPES[a.type][2])
+            out[a.name] = (tuple(d if isinstance(d, int) else dims[d] for d in a.shape), dt)
+        return out
+
+    def render(self) -> str:
+        """C++ text of the pointer struct."""
+        out = [f"/* {self.doc} */"] if self.doc else []
+        out.append(f"struct {self.name} {{")
+        for a in self.arrays:
+            ctype = a.type.name if isinstance(a.type, Struct) else _C_TYPES[a.type][0]
+            dims = "".join(f"[{d}]" for d in a.shape)
+            out.append(f"    {ctype} *{a.name};  /* {dims} {a.doc} */")
+        out.append("};")
+        out.append(f'static_assert(sizeof({self.name}) == {8 * len(self.arrays)}, "{self.name}");')
+        return "\n".join(out)
+
+
+def render_header(
+    source: str, guard: str, enums: Mapping[str, Mapping[str, int]], parts: Sequence[Struct | Buffers]
+) -> str:
+    """Text of a C++ header with ``enums`` (prefix → names → values) and ``parts``; ``source`` is named in its banner."""
+    lines = [
+        f"/* Generated from {source} by `make generate`. Do not edit. */",
+        f"#ifndef {guard}",
+        f"#define {guard}",
+        "#ifndef __CUDACC_RTC__",
+        "#include <cstdint>",
+        "#endif",
+        "namespace blink {",
+    ]
+    for prefix, values in enums.items():
+        lines.append("")
+        lines += [
+            f"constexpr {'uint64_t' if v > 0xFFFFFFFF else 'uint32_t'} {prefix}_{n} = {v:#x};" for n, v in values.items()
+        ]
+    for part in parts:
+        lines += ["", part.render()]
+    lines += ["", "}  // namespace blink", f"#endif  // {guard}", ""]
+    return "\n".join(lines)

@@ -1,0 +1,40 @@
+"""Write the C headers that come from Python layouts: `python -m blink.generate [--check]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from blink.cstruct import render_header
+from blink.engine import batch
+from blink.ring import layout
+
+KERNELS = Path(__file__).resolve().parent.parent / "kernels"
+
+
+def headers() -> dict[str, str]:
+    """File name → text of every generated header."""
+    ring = render_header("blink/ring/layout.py", "BLINK_RING_LAYOUT_H", layout.header_enums(), layout.STRUCTS)
+    seam = render_header("blink/engine/batch.py", "BLINK_BATCH_LAYOUT_H", batch.header_enums(), batch.PARTS)
+    seam = seam.replace("namespace blink {", '#include "ring_layout.h"\nnamespace blink {', 1)
+    return {"ring_layout.h": ring, "batch_layout.h": seam}
+
+
+def main() -> int:
+    """Write the headers, or with ``--check`` exit 1 if one is stale."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a header is stale")
+    check = parser.parse_args().check
+    stale = [n for n, text in headers().items() if not (KERNELS / n).exists() or (KERNELS / n).read_text() != text]
+    for name in stale:
+        if check:
+            print(f"kernels/{name} is stale: run `make generate`", file=sys.stderr)
+        else:
+            (KERNELS / name).write_text(headers()[name])
+            print(f"wrote kernels/{name}")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
