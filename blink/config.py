@@ -31,11 +31,15 @@ class InstanceConfig(_Section):
 
 
 class RingConfig(_Section):
-    """``[ring]``: geometry, see :class:`blink.ring.layout.Geometry`; arenas are per partition."""
+    """``[ring]``: geometry, see :class:`blink.ring.layout.Geometry`; arenas are per partition.
+
+    Worker w of the frontend has partition w. The last partition is the operator's: `blink smoke` and `blink status`
+    use it while every worker holds its own.
+    """
 
     transport: Literal["shm", "verbs"] = "shm"
     slots: int = 4096
-    partitions: int = 1
+    partitions: Annotated[int, Field(ge=2)] = 2
     input_mib: Annotated[int, Field(ge=1, le=2047)] = 16
     output_mib: Annotated[int, Field(ge=1, le=2047)] = 16
 
@@ -55,7 +59,7 @@ class ModelConfig(_Section):
 
     path: Path
     served_name: str
-    chat_template: Path | None = Field(None, description="replaces the checkpoint's chat template")
+    chat_template: Path | None = Field(default=None, description="replaces the checkpoint's chat template")
 
 
 class EngineConfig(_Section):
@@ -63,12 +67,18 @@ class EngineConfig(_Section):
 
     kind: Literal["reference", "native", "tensorrt"] = "reference"
     lanes: Annotated[int, Field(ge=1, le=1024)] = 8
-    queue: Annotated[int, Field(ge=1, le=8192)] = Field(16, description="requests that may wait for a lane")
+    queue: Annotated[int, Field(ge=1, le=8192)] = Field(default=16, description="requests that may wait for a lane")
     page_tokens: Annotated[int, Field(ge=1, le=1024)] = 16
     pages: Annotated[int, Field(ge=2)] = 512
     max_context: Annotated[int, Field(ge=2)] = 4096
-    batch_tokens: Annotated[int, Field(ge=1)] = Field(256, description="packed tokens of the largest prefill step")
-    threads: Annotated[int, Field(ge=1)] | None = Field(None, description="CPU threads of the reference engine")
+    batch_tokens: Annotated[int, Field(ge=1)] = Field(
+        default=256, description="packed tokens of the largest prefill step"
+    )
+    threads: Annotated[int, Field(ge=1)] | None = Field(default=None, description="CPU threads of the reference engine")
+    drain_timeout_s: Annotated[float, Field(gt=0, le=3600)] = Field(
+        default=20.0,
+        description="what still runs this long after SIGTERM ends with an error; below a supervisor's own limit",
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> EngineConfig:
@@ -87,11 +97,13 @@ class FrontendConfig(_Section):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=1, le=65535)] = 8000
     workers: Annotated[int, Field(ge=1, le=64)] = 1
-    api_keys_file: Path | None = Field(None, description="one key per line; required when host is not loopback")
+    api_keys_file: Path | None = Field(default=None, description="one key per line; required when host is not loopback")
     tls_cert: Path | None = None
     tls_key: Path | None = None
     request_timeout_s: Annotated[float, Field(gt=0)] = 600.0
-    link_timeout_s: Annotated[float, Field(gt=0)] = Field(30.0, description="a stream fails after a cut this long")
+    link_timeout_s: Annotated[float, Field(gt=0)] = Field(
+        default=30.0, description="a stream fails after a cut this long"
+    )
 
     @model_validator(mode="after")
     def _guarded(self) -> FrontendConfig:
@@ -112,12 +124,17 @@ class ApplianceConfig(_Section):
 
     @model_validator(mode="after")
     def _partitions(self) -> ApplianceConfig:
-        if self.frontend.workers > self.ring.partitions:
+        if self.frontend.workers >= self.ring.partitions:
             raise ValueError(
-                f"frontend.workers: {self.frontend.workers} workers need as many ring.partitions, "
-                f"not {self.ring.partitions}"
+                f"ring.partitions: {self.frontend.workers} frontend.workers and the operator need "
+                f"{self.frontend.workers + 1} partitions, not {self.ring.partitions}"
             )
         return self
+
+    @property
+    def operator_partition(self) -> int:
+        """The partition that no worker has: the last."""
+        return self.ring.partitions - 1
 
 
 def load_config(path: Path) -> ApplianceConfig:
