@@ -1,0 +1,7 @@
+"""``python -m blink``."""
+
+import sys
+
+from blink.cli import main
+
+sys.exit(main())

