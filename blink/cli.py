@@ -84,7 +84,17 @@ def _status(args: argparse.Namespace) -> int:
 def _version(args: argparse.Namespace) -> int:
     from importlib.metadata import version
 
-    print(f"blink {version('blink-serve')}")
+    from blink.release import release_id
+
+    print(f"blink {version('blink-serve')} release {release_id()}")
+    return 0
+
+
+def _config_check(args: argparse.Namespace) -> int:
+    from blink.config import load_config
+
+    load_config(args.file)
+    print(f"{args.file}: every field is valid")
     return 0
 
 
@@ -171,7 +181,13 @@ def parser() -> argparse.ArgumentParser:
     _with_json(status)
     status.set_defaults(run=_status)
 
-    commands.add_parser("version", help="print the version").set_defaults(run=_version)
+    config = commands.add_parser("config", help="check a configuration")
+    config_commands = config.add_subparsers(dest="config_command", required=True, metavar="ACTION")
+    config_check = config_commands.add_parser("check", help="validate every field of a TOML file")
+    config_check.add_argument("file", type=Path, metavar="FILE")
+    config_check.set_defaults(run=_config_check)
+
+    commands.add_parser("version", help="print version and release id").set_defaults(run=_version)
     return top
 
 

@@ -1,0 +1,27 @@
+"""What is installed: the id of a release, derived from its content.
+
+Two halves of an appliance, or a process and the files on disk, run the same release exactly when their ids agree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import blink
+
+CODE = frozenset({".py", ".so", ".h", ".cuh", ".cu", ".cpp"})
+
+
+def release_id(folders: list[Path] | None = None) -> str:
+    """The first 16 hex digits of the SHA-256 of every code file of the package, by relative path.
+
+    An editable install spreads the package over ``folders`` (default: all that the import system knows), the sources
+    and the built library.
+    """
+    digest = hashlib.sha256()
+    for folder in folders if folders is not None else [Path(p) for p in blink.__path__]:
+        for file in sorted(f for f in folder.rglob("*") if f.suffix in CODE and f.is_file()):
+            digest.update(file.relative_to(folder).as_posix().encode() + b"\0")
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]
