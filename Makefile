@@ -1,0 +1,76 @@
+# Every task of a developer and of a one-machine appliance. `make` alone prints the table.
+# What runs is in .venv, made here from locked requirements; nothing needs root.
+
+PYTHON ?= python3
+VENV   := $(CURDIR)/.venv
+TESTS  ?=
+# Settings of site.yml's run, e.g. `make up PORT=8001 STATE=/var/tmp/blink`.
+PORT   ?=
+STATE  ?=
+ARGS   ?=
+
+export PATH := $(VENV)/bin:$(PATH)
+export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
+# Debian's C locale is ASCII, which Ansible refuses.
+export LC_ALL := C.UTF-8
+
+settings := $(if $(PORT),-e blink_http_port=$(PORT)) $(if $(STATE),-e blink_state_dir=$(abspath $(STATE))) $(ARGS)
+config   := $(if $(STATE),$(abspath $(STATE)),$(CURDIR)/.state)/blink.toml
+playbook := ansible-playbook $(settings)
+
+.DEFAULT_GOAL := help
+.PHONY: help up down status smoke bench test parity lint format generate lock clean
+
+help: ## print this table
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+up: $(VENV)/.control ## install and start the appliance on this machine (PORT=8000, STATE=.state)
+	@$(playbook) site.yml
+
+down: $(VENV)/.control ## stop it; the model and .venv stay
+	@$(playbook) playbooks/down.yml
+
+status: $(VENV)/.control ## what runs, and what the backend is doing
+	@$(playbook) playbooks/status.yml
+
+smoke: ## check every hop of the running appliance
+	@blink smoke --config $(config)
+
+bench: ## measure the running appliance
+	@blink bench local --config $(config)
+
+test: $(VENV)/.dev ## run the tests, all or TESTS='-k ring'
+	@pytest $(TESTS)
+
+parity: $(VENV)/.parity ## compare the reference engine with transformers, token by token
+	@pytest -m parity $(TESTS)
+
+lint: $(VENV)/.dev ## check style, types, playbooks and generated files
+	@scripts/lint
+
+format: $(VENV)/.dev ## rewrite Python and C++ in the project's style
+	@scripts/lint --fix
+
+generate: $(VENV)/.dev ## write the C headers from the Python layouts
+	@python -m blink.generate
+
+lock: $(VENV)/.dev ## resolve requirements/*.txt anew
+	@scripts/lock
+
+clean: ## stop the appliance and remove its state, model included
+	@if [ -e $(VENV)/.control ]; then $(playbook) playbooks/down.yml -e blink_purge=true; fi
+
+# --- how .venv comes about --------------------------------------------------------------------------------------------
+# Only Ansible is installed here. The role `release` installs the rest, as it does on every other machine.
+
+$(VENV)/.control: requirements/control.txt
+	@scripts/bootstrap $(PYTHON) $(VENV) requirements/control.txt
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.control requirements/dev.txt requirements/model.txt pyproject.toml CMakeLists.txt $(wildcard kernels/*)
+	@$(playbook) playbooks/develop.yml
+	@touch $@
+
+$(VENV)/.parity: $(VENV)/.dev requirements/parity.in
+	@pip install --quiet --requirement requirements/parity.in
+	@touch $@
