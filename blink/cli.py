@@ -81,6 +81,13 @@ def _status(args: argparse.Namespace) -> int:
     return run(load_config(args.config), json_path=args.json)
 
 
+def _wait(args: argparse.Namespace) -> int:
+    from blink.config import load_config
+    from blink.wait import run
+
+    return run(args.half, load_config(args.config), args.timeout)
+
+
 def _version(args: argparse.Namespace) -> int:
     from importlib.metadata import version
 
@@ -180,6 +187,12 @@ def parser() -> argparse.ArgumentParser:
     _with_config(status)
     _with_json(status)
     status.set_defaults(run=_status)
+
+    wait = commands.add_parser("wait", help="return once a half of the appliance serves")
+    wait.add_argument("half", choices=["backend", "frontend"])
+    _with_config(wait)
+    wait.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds until it fails (60)")
+    wait.set_defaults(run=_wait)
 
     config = commands.add_parser("config", help="check a configuration")
     config_commands = config.add_subparsers(dest="config_command", required=True, metavar="ACTION")
