@@ -5,26 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
+import httpx
+
 from blink.config import ApplianceConfig
 from blink.errors import BlinkError
+from blink.smoke.http import client_options
+from blink.status import status
 
 PAUSE_S = 0.2
 
 
 def backend(config: ApplianceConfig) -> str | None:
     """None where the scheduler serves the ring, else why not, in a few words."""
-    from blink.status import status
-
     seen = status(config)
     return None if seen["state"] == "up" else f"the ring is {seen['state']} ({seen.get('cause', 'no cause known')})"
 
 
 def frontend(config: ApplianceConfig) -> str | None:
     """None where the frontend answers GET /health with 200, else what it did instead, in a few words."""
-    import httpx
-
-    from blink.smoke.http import client_options
-
     try:
         with httpx.Client(**client_options(config.frontend), timeout=5) as client:
             answer = client.get("/health")
