@@ -236,7 +236,7 @@ REQUEST = Struct(
     ),
     "a request, written by worker p; the scheduler copies it, then validates the copy",
 )
-# EXT, in 32-bit words: [n_stop, n_bias, stop ids × n_stop, (token id, float32 bits) × n_bias]
+# EXT, in 32-bit words: [n_stop, n_bias, stop id[n_stop], (token id, float32 bits)[n_bias]]
 
 LOGPROB = Struct(
     "RingLogprob",

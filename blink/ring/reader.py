@@ -1,0 +1,169 @@
+"""The token reader: finds what changed in the status slab and delivers tokens in order, each once.
+
+Whatever the scheduler wrote is checked before use: a count never exceeds what was asked for and never shrinks, reads
+stay within the request's own extents, tokens lie within the vocabulary. A violation fails that request alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from blink.ring import words
+from blink.ring.layout import HINT_TOKEN_LIMIT, STATUS, Reason, State, logprob_stride
+from blink.ring.partition import Partition
+from blink.ring.stream import Fetch, Outbox, Stream, TokenLogprob, parse_logprobs
+from blink.ring.transport import Bytes, Channel, Region
+from blink.ring.work import WorkQueue
+
+FETCH_TOKENS = 4096  # most tokens that one arena read asks for
+_STATES = {int(s) for s in State} - {State.EMPTY, State.PREFILL_PENDING}
+_REASONS = {int(r) for r in Reason} - {Reason.NONE}
+
+
+class Reader:
+    """Delivers the output of one partition's streams into an :class:`Outbox`.
+
+    ``broken`` is called with each stream whose status cannot be true, after it was failed.
+    """
+
+    def __init__(self, partition: Partition, work: WorkQueue, outbox: Outbox, broken: Callable[[Stream], None]) -> None:
+        self._partition, self._work, self._outbox, self._broken = partition, work, outbox, broken
+        self._seen = np.zeros(partition.geometry.slots_per_part, np.uint64)
+        self._hints = partition.header.vocab <= HINT_TOKEN_LIMIT
+        self.hinted = self.fetched = 0  # tokens that came from w1, and from the arena
+
+    def forget(self) -> None:
+        """Look at every occupied slot again at the next slab."""
+        for stream in self._partition.streams.values():
+            stream.fetch = None
+        self._seen.fill(0xFFFF_FFFF_FFFF_FFFF)
+
+    def slab(self, status: npt.NDArray[np.uint64]) -> None:
+        """Take in the status slab, u64, shape [n, 2]; only occupied slots whose w0 changed are looked at."""
+        w0 = status[:, 0]
+        changed = np.flatnonzero((w0 != self._seen) & self._partition.slots.busy)
+        self._seen[:] = w0
+        if not len(changed):
+            return
+        for slot, a, b in zip(changed.tolist(), w0[changed].tolist(), status[changed, 1].tolist(), strict=True):
+            stream = self._partition.streams[slot]
+            if a >> 48 == stream.gen & 0xFFFF:
+                stream.latest = (a, b)
+                self._advance(stream)
+
+    def _advance(self, stream: Stream) -> None:
+        if stream.fetch is not None or stream.finished:
+            return
+        w0, w1 = stream.latest
+        _, state, reason, count = words.unpack_w0(w0)
+        if stream.lost or stream.request is None:
+            if state == State.DECODE_COMPLETED:
+                self._finish(stream)
+            return
+        if state not in _STATES or (state == State.DECODE_COMPLETED and reason not in _REASONS):
+            return self._fail(stream, f"state {state} and reason {reason}")
+        if not stream.have <= count <= stream.request.max_tokens:
+            return self._fail(stream, f"{count} tokens after {stream.have}, of {stream.request.max_tokens} at most")
+        if stream.state != state:
+            stream.state = State(state)
+            self._outbox.news(stream)
+        if count > stream.have:
+            tokens = self._from_hint(stream, count, w1)
+            if tokens is None:
+                return self._fetch(stream, min(count - stream.have, FETCH_TOKENS))
+            if max(tokens) >= self._partition.header.vocab:
+                return self._fail(stream, "a token outside the vocabulary")
+            self._deliver(stream, tokens)
+            self.hinted += len(tokens)
+        if state == State.DECODE_COMPLETED:
+            update = self._outbox.news(stream)
+            if update is not None:
+                update.reason = Reason(reason)
+            self._finish(stream)
+        return None
+
+    def _from_hint(self, stream: Stream, count: int, w1: int) -> list[int] | None:
+        new = count - stream.have
+        assert stream.request is not None
+        if not self._hints or new > 2 or stream.request.logprobs is not None:
+            return None
+        if w1 & 0xFFFFFF != (count & 0xFFFF) << 8 | stream.gen & 0xFF:
+            return None
+        last, prev = w1 >> 44, w1 >> 24 & 0xFFFFF
+        return [last] if new == 1 else [prev, last]
+
+    def _fetch(self, stream: Stream, count: int) -> None:
+        request = stream.request
+        assert request is not None
+        stream.fetch = fetch = Fetch(stream.have, count)
+        stream.tickets += 1
+        at = stream.out_off + 4 * fetch.first
+
+        def tokens(data: Bytes) -> None:
+            fetch.tokens = data.copy()
+            self._arrived(stream, fetch)
+
+        self._work.read(Region.G, at, 4 * count, tokens, Channel.TOKENS)
+        if request.logprobs is not None:
+            stream.tickets += 1
+            stride = logprob_stride(request.logprobs)
+
+            def records(data: Bytes) -> None:
+                fetch.records = data.copy()
+                self._arrived(stream, fetch)
+
+            at = stream.out_off + request.records_at + fetch.first * stride
+            self._work.read(Region.G, at, count * stride, records, Channel.TOKENS)
+
+    def _arrived(self, stream: Stream, fetch: Fetch) -> None:
+        stream.tickets -= 1
+        request = stream.request
+        assert request is not None
+        if fetch.tokens is None or (request.logprobs is not None and fetch.records is None):
+            return
+        stream.fetch = None
+        if not stream.lost:
+            try:
+                self._take_in(stream, fetch)
+            except ValueError as e:
+                self._fail(stream, str(e))
+        self._advance(stream)
+        self._partition.settle(stream)
+
+    def _take_in(self, stream: Stream, fetch: Fetch) -> None:
+        vocab = self._partition.header.vocab
+        assert fetch.tokens is not None
+        assert stream.request is not None
+        tokens = fetch.tokens.view(np.uint32)
+        if int(tokens.max()) >= vocab:
+            raise ValueError("a token outside the vocabulary")
+        records = []
+        if fetch.records is not None and stream.request.logprobs is not None:
+            records = parse_logprobs(fetch.records, fetch.count, stream.request.logprobs, vocab)
+        self._deliver(stream, tokens.tolist(), records)
+        self.fetched += len(tokens)
+
+    def _deliver(self, stream: Stream, tokens: list[int], records: Sequence[TokenLogprob] = ()) -> None:
+        update = self._outbox.news(stream)
+        if update is not None:
+            update.tokens += tokens
+            if update.logprobs is not None:
+                update.logprobs += records
+        stream.have += len(tokens)
+
+    def _fail(self, stream: Stream, what: str) -> None:
+        self._outbox.fail(stream, f"the scheduler published {what}")
+        self._broken(stream)
+        self._advance(stream)
+
+    def _finish(self, stream: Stream) -> None:
+        stream.finished = True
+        self._partition.settle(stream)
+
+
+def status_words(data: Bytes, slots: int, offset: int) -> npt.NDArray[np.uint64]:
+    """The status array within the bytes of G_p from its start, u64, shape [slots, 2]."""
+    return data[offset : offset + slots * STATUS.size].view(np.uint64).reshape(slots, 2)

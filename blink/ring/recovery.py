@@ -1,0 +1,103 @@
+"""What to write after a link was cut or a frontend restarted, from a survey of both regions.
+
+A survey is read once the old connection is fenced: nothing posted before can land any more, so what it shows is what
+will ever have landed. Both plans are idempotent; a further cut or crash in the middle of one repeats it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from blink.ring import words
+from blink.ring.header import Header
+from blink.ring.layout import COMMAND, F_HEAD, G_HEAD, State
+from blink.ring.partition import Partition
+from blink.ring.reader import status_words
+from blink.ring.request import null_request
+from blink.ring.stream import Stream
+from blink.ring.transport import Bytes
+
+Chain = list[tuple[int, bytes]]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Statuses and commands as found: ``w0`` u64, ``gens`` and ``seqs`` u32, all of shape [n]; ``db`` 0 if unrung."""
+
+    epoch: int
+    db: int
+    alive: int
+    w0: npt.NDArray[np.uint64]
+    gens: npt.NDArray[np.uint32]
+    seqs: npt.NDArray[np.uint32]
+
+    @classmethod
+    def parse(cls, header: Header, g: Bytes, f: Bytes) -> Survey:
+        """From the start of G_p through the statuses, and the start of F_p through the commands."""
+        geometry, n = header.geometry, header.geometry.slots_per_part
+        g_head = g[: G_HEAD.size].view(G_HEAD.dtype())[0]
+        f_head = f[: F_HEAD.size].view(F_HEAD.dtype())[0]
+        commands = f[geometry.cmd_off : geometry.cmd_off + n * COMMAND.size].view(np.uint32).reshape(n, 4)
+        return cls(
+            int(g_head["epoch"]), words.unpack_checked(int(f_head["db"])) or 0, int(f_head["alive"]),
+            status_words(g, n, geometry.status_off)[:, 0].copy(), commands[:, 0].copy(), commands[:, 1].copy(),
+        )  # fmt: skip
+
+    @property
+    def terminal(self) -> npt.NDArray[np.bool_]:
+        """Slots whose committed generation has ended, or that were never used; bool, shape [n]."""
+        state = (self.w0 >> 40) & 0xFF
+        ended = (state == State.DECODE_COMPLETED) | (state == State.EMPTY)
+        return np.asarray(ended & (self.w0 >> 48 == self.gens & 0xFFFF), np.bool_)
+
+
+def reconcile(partition: Partition, survey: Survey) -> list[tuple[Stream, Chain]]:
+    """Chains that complete what a cut interrupted, for streams this client still knows."""
+    plan: list[tuple[Stream, Chain]] = []
+    for stream in partition.streams.values():
+        slot = stream.slot
+        claimed = int(survey.w0[slot]) >> 48 == stream.gen & 0xFFFF
+        committed = (int(survey.gens[slot]), int(survey.seqs[slot])) == (stream.gen, stream.seq)
+        chain: Chain = []
+        if stream.finished or (committed and survey.terminal[slot]):
+            continue
+        if stream.lost:
+            chain = _abandon(partition, stream, survey.db)
+        else:
+            if not stream.in_ring and not committed:
+                chain = list(stream.chain)
+            elif not stream.in_ring and not claimed:
+                chain = stream.chain[:-1]
+            if stream.cancelled:
+                chain.append(partition.cancel_write(stream))
+        if chain:
+            plan.append((stream, chain))
+    return plan
+
+
+def take_over(header: Header, survey: Survey) -> tuple[Partition, list[tuple[Stream, Chain]]]:
+    """Bookkeeping for a partition that another process may have used, and the chains that end what it left behind."""
+    seq = survey.db
+    for q in survey.seqs[survey.gens != 0].tolist():
+        seq = q if words.after(q, seq) else seq
+    partition = Partition(header, survey.gens, seq)
+    plan: list[tuple[Stream, Chain]] = []
+    for slot in np.flatnonzero(~survey.terminal).tolist():
+        stream = Stream(slot, int(survey.gens[slot]), int(survey.seqs[slot]), cancelled=True, lost=True)
+        partition.add(stream)
+        plan.append((stream, _abandon(partition, stream, survey.db)))
+    return partition, plan
+
+
+def _abandon(partition: Partition, stream: Stream, db: int) -> Chain:
+    """End a stream nobody waits for: cancel it, and make its record whole if the doorbell never covered it."""
+    chain: Chain = []
+    if words.after(stream.seq, db):
+        chain = [
+            (partition.request_off(stream.slot), null_request(stream.gen, stream.seq)),
+            partition.commit_write(stream),
+        ]
+    return [*chain, partition.cancel_write(stream)]

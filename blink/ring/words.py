@@ -1,0 +1,52 @@
+"""Words of the ring as Python integers; ``kernels/ring_words.h`` is the same for the scheduler."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+MASK32 = 0xFFFFFFFF
+
+
+class Status(NamedTuple):
+    """A decoded w0. ``state`` and ``reason`` are raw numbers: the scheduler is not trusted to send known ones."""
+
+    gen16: int
+    state: int
+    reason: int
+    tokens: int
+
+
+def pack_w0(gen: int, state: int, reason: int, count: int) -> int:
+    """The status word of generation ``gen``."""
+    return (gen & 0xFFFF) << 48 | state << 40 | reason << 32 | count
+
+
+def unpack_w0(w0: int) -> Status:
+    """Fields of a status word."""
+    return Status(w0 >> 48, w0 >> 40 & 0xFF, w0 >> 32 & 0xFF, w0 & MASK32)
+
+
+def pack_w1(gen: int, count: int, last: int, prev: int) -> int:
+    """The hint word: the last two of ``count`` tokens, each below 2**20."""
+    return (last & 0xFFFFF) << 44 | (prev & 0xFFFFF) << 24 | (count & 0xFFFF) << 8 | gen & 0xFF
+
+
+def pack_checked(value: int) -> int:
+    """A 32-bit value beside its complement: doorbell and cancel."""
+    return (~value & MASK32) << 32 | value
+
+
+def unpack_checked(word: int) -> int | None:
+    """The value of a checked word, or None where it was never written or does not match its complement."""
+    value = word & MASK32
+    return value if word >> 32 == ~value & MASK32 else None
+
+
+def pack_commit(gen: int, seq: int) -> int:
+    """The commit word of a request."""
+    return seq << 32 | gen
+
+
+def after(a: int, b: int) -> bool:
+    """Whether 32-bit sequence number ``a`` is later than ``b``, wrapping: true for differences of 1 to 2**31 - 1."""
+    return 0 < (a - b) & MASK32 < 1 << 31
