@@ -1,0 +1,122 @@
+"""Looking at a ring without taking part: the header, the counters and the heartbeat."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from blink.errors import BlinkError
+from blink.ring.header import Header
+from blink.ring.layout import G_HEAD, HEADER, Counter, Phase, Reason
+from blink.ring.transport import Bytes, LinkState, Region, Transport
+
+READ_TIMEOUT_S = 5.0
+STALL_S = 2.0
+_COUNTERS = HEADER.offset("counters")
+_G_HEAD = G_HEAD.dtype()
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A ring at one moment. ``beat`` grows with every scheduler step; ``budget_s`` is what the phase may last."""
+
+    header: Header
+    counters: tuple[int, ...]
+    phase: Phase
+    beat: int
+    budget_s: float
+
+    def counter(self, counter: Counter) -> int:
+        """The value of one counter."""
+        return self.counters[counter]
+
+    @property
+    def finished(self) -> Mapping[Reason, int]:
+        """Requests that have ended, by reason."""
+        return {r: self.counters[Counter.FINISHED_BASE + r] for r in Reason if self.counters[Counter.FINISHED_BASE + r]}
+
+    @property
+    def lanes_used(self) -> int:
+        """Lanes with a running request."""
+        return self.counter(Counter.LANES_TAKEN) - self.counter(Counter.LANES_RETURNED)
+
+    @property
+    def pages_used(self) -> int:
+        """KV pages that belong to a request."""
+        return self.counter(Counter.PAGES_TAKEN) - self.counter(Counter.PAGES_RETURNED)
+
+    @property
+    def requests_held(self) -> int:
+        """Requests that were claimed and have not ended: running, paused and waiting for a lane."""
+        return self.counter(Counter.RECORDS_TAKEN) - self.counter(Counter.RECORDS_RETURNED)
+
+
+class Observer:
+    """Reads a ring through ``transport``, which it owns; blocking, each read bounded by READ_TIMEOUT_S."""
+
+    def __init__(self, transport: Transport) -> None:
+        """Attach. Raises BlinkError where there is no ring."""
+        self._transport = transport
+        transport.reconnect()
+        deadline = time.monotonic() + READ_TIMEOUT_S
+        while transport.state is LinkState.CONNECTING and time.monotonic() < deadline:
+            transport.poll()
+            time.sleep(0.001)
+        if transport.state is not LinkState.UP:
+            raise BlinkError(transport.detail, "start the backend, and look at its log")
+
+    def read(self, region: Region, offset: int, length: int) -> Bytes:
+        """``length`` bytes at ``offset`` of ``region``. Raises BlinkError where the link fails or does not answer."""
+        return self._wait(self._transport.post_read(region, offset, length), f"a read of {region.name}")
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write ``data`` at ``offset`` of F_p; only for the holder of the partition's lease. Raises as :meth:`read`."""
+        self._wait(self._transport.post_write([(offset, data)]), "a write to F")
+
+    def _wait(self, ticket: int, what: str) -> Bytes:
+        deadline = time.monotonic() + READ_TIMEOUT_S
+        while time.monotonic() < deadline:
+            for done in self._transport.poll():
+                if done.ticket == ticket and done.ok:
+                    return np.empty(0, np.uint8) if done.data is None else done.data.copy()
+            if self._transport.state is not LinkState.UP:
+                raise BlinkError(f"{what} failed: {self._transport.detail}", "look at the backend's log")
+            time.sleep(0)
+        raise BlinkError(f"waited {READ_TIMEOUT_S:g} s for {what}", "the link to the ring is stuck; restart it")
+
+    def observe(self) -> Observation:
+        """The ring now. Counters are read one after the other, so differences of two may be off by one step."""
+        raw = self.read(Region.H, 0, HEADER.size)
+        head = np.frombuffer(self.read(Region.G, 0, G_HEAD.size).tobytes(), _G_HEAD)[0]
+        counters = np.frombuffer(raw.tobytes(), "<u8", count=128, offset=_COUNTERS)
+        header = Header.decode(raw, "the ring")
+        if int(head["epoch"]) != header.epoch:
+            raise BlinkError("the partition's epoch is not the ring's", "the backend wrote a broken ring; restart it")
+        return Observation(
+            header,
+            tuple(int(c) for c in counters),
+            Phase(int(head["phase"])),
+            int(head["beat"]),
+            int(head["budget_ms"]) / 1000,
+        )
+
+    def wait_for_beat(self) -> float | None:
+        """Seconds until the beat moves, watched from now on; None where it stands too long.
+
+        Too long is the protocol's max(2 s, 2 budgets): then the scheduler is dead or stopped.
+        """
+        last = self.observe()
+        first, start = last.beat, time.monotonic()
+        while (age := time.monotonic() - start) < max(STALL_S, 2 * last.budget_s):
+            last = self.observe()
+            if last.beat != first:
+                return age
+            time.sleep(0.0005)
+        return None
+
+    def close(self) -> None:
+        """Detach. Idempotent."""
+        self._transport.close()

@@ -1,0 +1,90 @@
+"""``blink status``: what the backend is doing, read from the ring without taking part in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from blink.config import ApplianceConfig
+from blink.errors import BlinkError
+from blink.output import write_json
+from blink.ring.layout import Counter, Phase
+from blink.ring.observe import Observer
+from blink.ring.shm import ShmTransport
+
+SHOWN = (
+    Counter.STEPS,
+    Counter.PREFILL_STEPS,
+    Counter.DECODE_STEPS,
+    Counter.CLAIMS,
+    Counter.REJECTS,
+    Counter.TORN,
+    Counter.PROMPT_TOKENS,
+    Counter.OUTPUT_TOKENS,
+    Counter.PREEMPTIONS,
+)
+
+
+def observer(config: ApplianceConfig) -> Observer:
+    """An observer of the appliance's ring, by the operator's partition. Raises BlinkError where there is no ring."""
+    if config.ring.transport != "shm":
+        raise BlinkError(f"ring.transport {config.ring.transport} is not in this release", "set ring.transport to shm")
+    return Observer(ShmTransport(config.instance.ring_dir, config.operator_partition))
+
+
+def status(config: ApplianceConfig) -> dict[str, Any]:
+    """The appliance's state as a JSON document; ``state`` is up, draining, stopped, stalled or down."""
+    document: dict[str, Any] = {"appliance": config.instance.name, "state": "down"}
+    try:
+        ring = observer(config)
+    except BlinkError as e:
+        return {**document, "cause": e.cause, "remedy": e.remedy}
+    try:
+        age = ring.wait_for_beat()
+        seen = ring.observe()
+    except BlinkError as e:
+        return {**document, "cause": e.cause, "remedy": e.remedy}
+    finally:
+        ring.close()
+    state = {Phase.DRAINING: "draining", Phase.STOPPED: "stopped"}.get(seen.phase, "up")
+    if age is None and seen.phase is not Phase.STOPPED:
+        state = "stalled"
+        document["cause"] = "the scheduler's beat stands"
+        document["remedy"] = "the backend was killed, stopped or hangs: look at its process and log, then restart it"
+    return {
+        **document,
+        "state": state,
+        "epoch": f"{seen.header.epoch:016x}",
+        "phase": seen.phase.name.lower(),
+        "beat_age_ms": None if age is None else round(age * 1000, 1),
+        "fingerprint": seen.header.fingerprint.hex(),
+        "lanes": {"used": seen.lanes_used, "total": seen.header.lanes},
+        "pages": {"used": seen.pages_used, "total": seen.header.pages},
+        "requests": {"held": seen.requests_held, "limit": seen.header.queue_cap},
+        "finished": {reason.name.lower(): n for reason, n in seen.finished.items()},
+        "counters": {counter.name.lower(): seen.counter(counter) for counter in SHOWN},
+    }
+
+
+def render(document: dict[str, Any]) -> str:
+    """``document`` as aligned text, one fact a line."""
+    lines = []
+    for key, value in document.items():
+        if isinstance(value, dict) and set(value) <= {"used", "held", "total", "limit"}:
+            text = " of ".join(str(v) for v in value.values())
+        elif isinstance(value, dict):
+            text = ", ".join(f"{k} {v}" for k, v in value.items()) or "none"
+        else:
+            text = "unknown" if value is None else str(value)
+        lines.append(f"{key.replace('_', ' '):<12} {text}")
+    return "\n".join(lines)
+
+
+def run(config: ApplianceConfig, *, json_path: Path | None) -> int:
+    """Print the status; 0 where the backend serves, else 1."""
+    document = status(config)
+    if str(json_path) != "-":
+        print(render(document))
+    if json_path is not None:
+        write_json(json_path, document)
+    return 0 if document["state"] == "up" else 1
