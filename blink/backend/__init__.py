@@ -1,0 +1,1 @@
+"""The host process: allocate, load, serve, stop."""
