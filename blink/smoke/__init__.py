@@ -1,0 +1,1 @@
+"""Checks of a running appliance, made as its users would make them."""

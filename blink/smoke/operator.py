@@ -1,0 +1,85 @@
+"""A blocking ring client for the operator's partition."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from blink.config import ApplianceConfig
+from blink.ring.client import RingClient, SamplingParams, SubmitRequest
+from blink.ring.layout import REASON_TEXT, Reason, State
+from blink.ring.lease import PartitionLease
+from blink.ring.shm import ShmTransport
+from blink.smoke.check import CheckError, Deadline
+
+POLL_S = 0.0005
+
+
+@dataclass
+class Answer:
+    """A finished request: its tokens and the states that were seen on the way, in order, each once."""
+
+    tokens: list[int] = field(default_factory=list)
+    states: list[State] = field(default_factory=list)
+    reason: Reason | None = None
+    error: str | None = None
+
+
+class Operator:
+    """Submits requests on the operator's partition and waits for them."""
+
+    def __init__(self, config: ApplianceConfig, lease: PartitionLease) -> None:
+        self.client = RingClient(ShmTransport(config.instance.ring_dir, config.operator_partition), lease=lease)
+
+    def wait_up(self, deadline: Deadline) -> None:
+        """Wait for the link to the ring."""
+        while not self.client.health().link_up:
+            deadline.left("the link to the ring")
+            self._cycle()
+
+    def ask(self, prompts: Sequence[Sequence[int]], max_tokens: int, deadline: Deadline) -> list[Answer]:
+        """Greedy answers of exactly ``max_tokens`` tokens to all ``prompts``, submitted together."""
+        self.wait_up(deadline)
+        answers = {}
+        for prompt in prompts:
+            request = SubmitRequest(
+                np.array(prompt, np.uint32), max_tokens, SamplingParams(seed=0, temperature=0), ignore_eos=True
+            )
+            answers[self.client.submit(request)] = Answer()
+        while any(a.reason is None for a in answers.values()):
+            deadline.left("a request to complete")
+            for update in self.client.poll(time.monotonic()):
+                if (answer := answers.get(update.handle)) is None:
+                    continue
+                answer.tokens += update.tokens
+                answer.reason = update.reason
+                if not answer.states or answer.states[-1] != update.state:
+                    answer.states.append(update.state)
+                if update.error is not None:
+                    raise CheckError(f"the request died: {update.error}", "the backend went away: its log says why")
+            time.sleep(POLL_S)
+        for answer in answers.values():
+            if answer.reason is not Reason.LENGTH or len(answer.tokens) != max_tokens:
+                reason = answer.reason or Reason.NONE
+                raise CheckError(
+                    f"the request ended after {len(answer.tokens)} of {max_tokens} tokens: {REASON_TEXT[reason]}",
+                    "a draining or failing backend: `blink status` and its log",
+                )
+        return list(answers.values())
+
+    def wait_free(self, slots: int, deadline: Deadline) -> None:
+        """Wait until ``slots`` slots are free."""
+        while self.client.health().free_slots < slots:
+            deadline.left("the slot to become empty")
+            self._cycle()
+
+    def _cycle(self) -> None:
+        self.client.poll(time.monotonic())
+        time.sleep(POLL_S)
+
+    def close(self) -> None:
+        """Give the link up."""
+        self.client.close()
