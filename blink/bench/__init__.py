@@ -1,0 +1,1 @@
+"""Measurements of a running appliance and of its engine."""
