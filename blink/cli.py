@@ -52,7 +52,9 @@ def _model_prepare(args: argparse.Namespace) -> int:
 def _model_check(args: argparse.Namespace) -> int:
     from blink.model.prepared import PreparedModel
 
-    print(f"{args.folder}: fingerprint {PreparedModel.open(args.folder).fingerprint.hex()}")
+    model = PreparedModel.open(args.folder)
+    model.verify()
+    print(f"{args.folder}: fingerprint {model.fingerprint.hex()}, every file as prepared")
     return 0
 
 
