@@ -59,6 +59,7 @@ class ModelConfig(_Section):
 
     path: Path
     served_name: str
+    aliases: tuple[str, ...] = Field(default=(), description="further names that requests may give")
     chat_template: Path | None = Field(default=None, description="replaces the checkpoint's chat template")
 
 
@@ -103,6 +104,9 @@ class FrontendConfig(_Section):
     request_timeout_s: Annotated[float, Field(gt=0)] = 600.0
     link_timeout_s: Annotated[float, Field(gt=0)] = Field(
         default=30.0, description="a stream fails after a cut this long"
+    )
+    drain_timeout_s: Annotated[float, Field(gt=0, le=3600)] = Field(
+        default=20.0, description="an answer still running this long after SIGTERM ends with an error"
     )
 
     @model_validator(mode="after")
