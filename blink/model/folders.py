@@ -53,7 +53,9 @@ def scratch(dest: Path) -> Iterator[Path]:
                 f"{dest.parent} is full ({e.strerror}; {free} bytes available)",
                 "free space there or name another folder",
             ) from None
-        raise BlinkError(f"{e.filename or dest}: {e.strerror}", "name a folder that this user can write") from None
+        raise BlinkError(
+            f"{e.filename or dest}: {e.strerror}", "let this user read the source and write the destination"
+        ) from None
     finally:
         shutil.rmtree(path, ignore_errors=True)
 

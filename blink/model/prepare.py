@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from blink.errors import BlinkError
@@ -13,21 +13,11 @@ from blink.model.folders import ensure_space, lock, replace, scratch
 from blink.model.gguf_arch import convert
 from blink.model.gguf_file import GgufFile
 from blink.model.gguf_tokenizer import GgufTokenizer
+from blink.model.layout import check_config, model_files
 from blink.model.prepared import PreparedModel
 from blink.model.progress import Progress
-from blink.model.sources import FolderSource, GgufSource, parse_source, stat_identity
+from blink.model.sources import COMMIT, FolderSource, GgufSource, HubSource, parse_source, stat_identity
 from blink.model.spec import ModelSpec
-
-# What a prepared folder takes over from a HuggingFace folder besides its weights.
-REQUIRED = ("config.json", "tokenizer.json")
-OPTIONAL = (
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "generation_config.json",
-    "chat_template.jinja",
-    "chat_template.json",
-)
-LICENSES = ("LICENSE*", "NOTICE*")
 
 
 def prepare(source: str, dest: Path, *, endpoint: str | None = None) -> PreparedModel:
@@ -43,37 +33,72 @@ def prepare(source: str, dest: Path, *, endpoint: str | None = None) -> Prepared
         if isinstance(parsed, GgufSource):
             return _prepare(source, dest, parsed.revision, parsed.identity, lambda out: _from_gguf(parsed.path, out))
         if isinstance(parsed, FolderSource):
-            identity = stat_identity(_files(parsed.path))
+            identity = stat_identity(model_files(parsed.path))
             return _prepare(source, dest, str(parsed.path), identity, lambda out: _from_folder(parsed.path, out))
-        from blink.model import hub  # noqa: PLC0415 (the hub's client is not installed everywhere)
-
-        commit = hub.resolve(parsed, endpoint)
-        partial = dest.with_name(f".{dest.name}.download")  # stays after a failure: the next attempt resumes it
-
-        def fetch(out: Path) -> None:
-            hub.download(parsed.repo, commit, partial, endpoint)
-            _from_folder(partial, out, move=True)
-
-        model = _prepare(source, dest, commit, f"hf:{parsed.repo}@{commit}", fetch)
-        shutil.rmtree(partial, ignore_errors=True)
-        return model
+        return _from_hub(source, dest, parsed, endpoint)
 
 
-def _prepare(source: str, dest: Path, revision: str, identity: str, build: Callable[[Path], None]) -> PreparedModel:
-    """Let ``build`` fill a new folder and put it in the place of ``dest``, unless ``identity`` is there already."""
+def _from_hub(source: str, dest: Path, parsed: HubSource, endpoint: str | None) -> PreparedModel:
+    if COMMIT.fullmatch(parsed.revision):
+        # A commit never changes, so the hub need not be reachable to know that nothing is to be done.
+        current = _current(dest, _hub_identity(parsed.repo, parsed.revision))
+        if current:
+            return _unchanged(current, source)
+    from blink.model import hub  # noqa: PLC0415 (the hub's client is not installed everywhere)
+
+    snapshot = hub.resolve(parsed, endpoint)
+    # One folder for each commit: it stays after a failure, and the next attempt continues in it.
+    partial = dest.with_name(f".{dest.name}.download-{snapshot.commit[:16]}")
+
+    def fetch(out: Path) -> None:
+        hub.download(snapshot, partial)
+        _from_folder(partial, out, move=True)
+
+    expected = {n: f.sha256 for n, f in snapshot.files.items() if f.sha256}
+    identity = _hub_identity(parsed.repo, snapshot.commit)
+    model = _prepare(source, dest, snapshot.commit, identity, fetch, expected=expected)
+    for leftover in dest.parent.glob(f".{dest.name}.download-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    return model
+
+
+def _hub_identity(repo: str, commit: str) -> str:
+    return f"hf:{repo}@{commit}"
+
+
+def _prepare(
+    source: str,
+    dest: Path,
+    revision: str,
+    identity: str,
+    build: Callable[[Path], None],
+    *,
+    expected: Mapping[str, str] | None = None,
+) -> PreparedModel:
+    """Let ``build`` fill a new folder and put it in the place of ``dest``, unless ``identity`` is there already.
+
+    ``expected`` has the SHA-256 of files whose origin states it.
+    """
     current = _current(dest, identity)
     if current:
-        print(f"{dest} holds {source} already: nothing to do", file=sys.stderr)
-        return current
+        return _unchanged(current, source)
     with scratch(dest) as out:
         build(out)
         size = sum(p.stat().st_size for p in out.iterdir())
-        manifest.build_manifest(
+        built = manifest.build_manifest(
             out, source=source, revision=revision, identity=identity, progress=Progress("hashing the model", size)
-        ).write(out)
-        ModelSpec.from_config(PreparedModel.open(out).config)
+        )
+        for name, record in built.files.items():
+            if expected and expected.get(name, record.sha256) != record.sha256:
+                raise BlinkError(f"{name} from {source} arrived damaged (its SHA-256 differs)", "prepare it again")
+        built.write(out)
         replace(dest, out)
     return PreparedModel.open(dest)
+
+
+def _unchanged(current: PreparedModel, source: str) -> PreparedModel:
+    print(f"{current.path} holds {source} already: nothing to do", file=sys.stderr)
+    return current
 
 
 def _current(dest: Path, identity: str) -> PreparedModel | None:
@@ -93,6 +118,7 @@ def _current(dest: Path, identity: str) -> PreparedModel | None:
 def _from_gguf(path: Path, out: Path) -> None:
     with GgufFile(path) as file:
         config, tensors = convert(file)
+        ModelSpec.from_config(config)
         tokenizer = GgufTokenizer(path, file.metadata)
         eos, special = tokenizer.eos_ids(), tokenizer.special_ids
         if not eos:
@@ -114,22 +140,11 @@ def _from_gguf(path: Path, out: Path) -> None:
         safetensors_file.write_tensors(out / "model.safetensors", tensors, progress)
 
 
-def _files(folder: Path) -> list[Path]:
-    """The files of a HuggingFace folder that a prepared folder keeps. Raises BlinkError where it is incomplete."""
-    for name in REQUIRED:
-        if not (folder / name).is_file():
-            raise BlinkError(f"{folder} has no {name}", "name a model folder in HuggingFace layout")
-    files = [folder / name for name in (*REQUIRED, *OPTIONAL) if (folder / name).is_file()]
-    files += [p for pattern in LICENSES for p in sorted(folder.glob(pattern)) if p.is_file()]
-    weights = safetensors_file.shards(folder)
-    index = folder / safetensors_file.INDEX
-    return files + ([index] if index.exists() else []) + weights
-
-
 def _from_folder(folder: Path, out: Path, move: bool = False) -> None:
+    check_config(folder)  # a damaged file is found before any is copied
     for _ in safetensors_file.iter_entries(folder):
-        pass  # a damaged file is found before it is copied
-    files = _files(folder)
+        pass
+    files = model_files(folder)
     if move:
         for file in files:
             shutil.move(file, out / file.name)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from blink.errors import BlinkError
 
+COMMIT = re.compile("[0-9a-f]{40}")
 _REPO = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 

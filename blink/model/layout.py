@@ -1,0 +1,48 @@
+"""Which files of a HuggingFace model folder a prepared folder keeps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from blink.errors import BlinkError
+from blink.model import safetensors_file
+from blink.model.spec import ModelSpec
+
+REQUIRED = ("config.json", "tokenizer.json")
+KEPT = (
+    *REQUIRED,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+LICENSES = ("LICENSE*", "NOTICE*")
+
+
+def model_files(folder: Path) -> list[Path]:
+    """The files of ``folder`` to keep, weights last. Raises BlinkError where the folder is incomplete."""
+    for name in REQUIRED:
+        if not (folder / name).is_file():
+            raise BlinkError(f"{folder} has no {name}", "name a model folder in HuggingFace layout")
+    files = [folder / name for name in KEPT if (folder / name).is_file()]
+    files += [p for pattern in LICENSES for p in sorted(folder.glob(pattern)) if p.is_file()]
+    weights = safetensors_file.shards(folder)
+    index = folder / safetensors_file.INDEX
+    return files + ([index] if index.exists() else []) + weights
+
+
+def check_config(folder: Path) -> None:
+    """Raise BlinkError where config.json is damaged or describes a model that the engines cannot run."""
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        config = None
+    if not isinstance(config, dict):
+        raise BlinkError(f"{path} is not a JSON object", "copy it again from its source")
+    try:
+        ModelSpec.from_config(config)
+    except BlinkError as e:
+        raise BlinkError(f"{folder}: {e.cause}", e.remedy) from None
