@@ -16,7 +16,9 @@ T load_relaxed(const void *p) {
 
 extern "C" {
 
-uint64_t blink_load_acquire(const void *p) { return __atomic_load_n(static_cast<const uint64_t *>(p), __ATOMIC_ACQUIRE); }
+uint64_t blink_load_acquire(const void *p) {
+    return __atomic_load_n(static_cast<const uint64_t *>(p), __ATOMIC_ACQUIRE);
+}
 
 void blink_store_release(void *p, uint64_t v) { __atomic_store_n(static_cast<uint64_t *>(p), v, __ATOMIC_RELEASE); }
 

@@ -22,11 +22,12 @@ BLINK_HD uint32_t w0_state(uint64_t w0) { return (uint32_t)(w0 >> 40) & 0xFFu; }
 BLINK_HD uint32_t w0_reason(uint64_t w0) { return (uint32_t)(w0 >> 32) & 0xFFu; }
 BLINK_HD uint32_t w0_count(uint64_t w0) { return (uint32_t)w0; }
 
-/* Tokens above HINT_TOKEN_LIMIT do not fit; the writer then publishes hint 0, whose tags match no live slot's count. */
 BLINK_HD uint64_t pack_w1(uint32_t gen, uint32_t count, uint32_t last, uint32_t prev) {
     return (uint64_t)(last & 0xFFFFFu) << 44 | (uint64_t)(prev & 0xFFFFFu) << 24 | (uint64_t)(count & 0xFFFFu) << 8 |
            (gen & 0xFFu);
 }
+/* For tokens of HINT_TOKEN_LIMIT and above, which do not fit: the tag of another generation, which no reader takes. */
+BLINK_HD uint64_t pack_no_hint(uint32_t gen) { return pack_w1(~gen, 0, 0, 0); }
 
 /* A 32-bit value beside its complement: a doorbell or a cancel that was torn or never written fails the check. */
 BLINK_HD uint64_t pack_checked(uint32_t value) { return (uint64_t)(~value) << 32 | value; }

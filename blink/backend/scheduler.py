@@ -1,0 +1,231 @@
+"""Driving the scheduler core (kernels/scheduler.cuh) on a CPU thread.
+
+Every decision is the core's; this module lays out its memory, calls it and reads its counters.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from blink import core
+from blink.config import EngineConfig
+from blink.engine.batch import DECISION, MAX_BIAS, MAX_BUCKETS, MAX_EOS, MAX_STOP, SCHED_CONFIG, Control, Kind
+from blink.engine.buffers import BatchBuffers
+from blink.ring.layout import Counter, Geometry, Reason
+
+EXT_WORDS = 2 + (MAX_STOP - MAX_EOS) + 2 * MAX_BIAS
+"""The longest extension that can be valid."""
+
+
+def decode_buckets(lanes: int) -> tuple[int, ...]:
+    """Row counts to capture decode graphs for: powers of two to 8, then steps of 8 to 64, 16 to 128, 32 beyond."""
+    sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 128, 16), *range(128, lanes, 32)]
+    return (*(n for n in sizes if n < lanes), lanes)[-MAX_BUCKETS:]
+
+
+def prefill_buckets(batch_tokens: int) -> tuple[int, ...]:
+    """Packed token counts to capture prefill graphs for: powers of two from 16 and the midpoints between them."""
+    sizes = [16, *(n for power in range(5, 21) for n in (2**power * 3 // 4, 2**power))]
+    return (*(n for n in sizes if n < batch_tokens), batch_tokens)
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """Configuration of the scheduler; the fields of :data:`blink.engine.batch.SCHED_CONFIG`.
+
+    ``decode_bucket`` and ``prefill_bucket`` ascend and end with ``lanes`` and ``batch_tokens``; empty means the
+    defaults of :func:`decode_buckets` and :func:`prefill_buckets`. ``eos``: token ids, at most 8.
+    """
+
+    lanes: int
+    records: int
+    page_tokens: int
+    pages: int
+    max_context: int
+    vocab: int
+    batch_tokens: int
+    eos: tuple[int, ...] = ()
+    ext_words: int = EXT_WORDS
+    launch_window: int = 0
+    claims_per_step: int = 8
+    torn_ms: int = 100
+    alive_ms: int = 60_000
+    step_budget_ms: int = 10_000
+    decode_bucket: tuple[int, ...] = ()
+    prefill_bucket: tuple[int, ...] = ()
+
+    @classmethod
+    def for_engine(cls, engine: EngineConfig, vocab: int, eos: Sequence[int], **changes: Any) -> SchedulerConfig:
+        """The configuration for ``[engine]``, a vocabulary of ``vocab`` tokens and the end-of-sequence ids ``eos``.
+
+        ``changes`` replaces fields. Raises ValueError for more than 8 ids.
+        """
+        if len(eos) > MAX_EOS:
+            raise ValueError(f"eos: {len(eos)} end-of-sequence ids, but at most {MAX_EOS} are supported")
+        fields: dict[str, Any] = {
+            "lanes": engine.lanes,
+            "records": engine.lanes + engine.queue,
+            "page_tokens": engine.page_tokens,
+            "pages": engine.pages,
+            "max_context": engine.max_context,
+            "vocab": vocab,
+            "batch_tokens": engine.batch_tokens,
+            "eos": tuple(eos),
+        }
+        return cls(**{**fields, **changes})
+
+    @property
+    def lane_pages(self) -> int:
+        """Columns of the block table: pages of the longest context."""
+        return -(-self.max_context // self.page_tokens)
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """Dimensions of the step buffers, for :class:`blink.engine.buffers.BatchBuffers`."""
+        return {"lanes": self.lanes, "tokens": self.batch_tokens, "lane_pages": self.lane_pages}
+
+    def pack(self) -> npt.NDArray[Any]:
+        """The C ``SchedConfig``: a structured array of shape [1]."""
+        packed = np.zeros(1, SCHED_CONFIG.dtype())
+        lists = {
+            "decode_bucket": self.decode_bucket or decode_buckets(self.lanes),
+            "prefill_bucket": self.prefill_bucket or prefill_buckets(self.batch_tokens),
+            "eos": self.eos,
+        }
+        counts = {"decode_bucket": "n_decode", "prefill_bucket": "n_prefill", "eos": "n_eos"}
+        for name in SCHED_CONFIG.dtype().names or ():
+            if name in lists:
+                packed[name][0, : len(lists[name])] = lists[name]
+                packed[counts[name]] = len(lists[name])
+            elif name not in counts.values():
+                packed[name] = getattr(self, name)
+        return packed
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the driver does next; for PREFILL and DECODE, the batch in the step buffers."""
+
+    kind: Kind
+    graph: int
+    rows: int
+    tokens: int
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    lib = core.library()
+    p, u32, u64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
+    for name, result, args in (
+        ("blink_sched_check_config", ctypes.c_char_p, [p, u32, u32]),
+        ("blink_sched_size", u64, [p, u32, u32]),
+        ("blink_sched_init", None, [p, p, p, p, p, p]),
+        ("blink_sched_step", None, [p, u64, u32, p]),
+        ("blink_sched_begin", ctypes.c_bool, [p, u64, u32, p]),
+        ("blink_sched_attend", None, [p, u64, u32]),
+        ("blink_sched_counters", None, [p, p]),
+        ("blink_sched_check", None, [p, p, u64]),
+        ("blink_sched_set_gen", None, [p, u32, u32]),
+    ):
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, args
+    return lib
+
+
+class Scheduler:
+    """The scheduler core over a ring in host memory.
+
+    ``g`` and ``f`` are the ring's objects, u8, header written; ``buffers`` has the dimensions ``config.dims``. All of
+    them are kept and must not move. ``threads`` above 1 runs the core on that many threads, as a GPU block does (for
+    tests: they are started anew for every call). Raises ValueError naming the wrong field of ``config``.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        geometry: Geometry,
+        g: npt.NDArray[np.uint8],
+        f: npt.NDArray[np.uint8],
+        buffers: BatchBuffers,
+        *,
+        threads: int = 1,
+    ) -> None:
+        if len(g) < geometry.g_bytes or len(f) < geometry.f_bytes:
+            raise ValueError(f"ring: {len(g)} and {len(f)} bytes are less than the geometry's objects")
+        wrong_dims = {name: buffers.dims[name] for name, size in config.dims.items() if buffers.dims[name] != size}
+        if wrong_dims:
+            raise ValueError(f"buffers: {wrong_dims} do not match {config.dims}")
+        self.config, self.geometry = config, geometry
+        packed = config.pack()
+        wrong = _library().blink_sched_check_config(packed.ctypes.data, geometry.slots, geometry.parts)
+        if wrong:
+            raise ValueError(wrong.decode())
+        size = _library().blink_sched_size(packed.ctypes.data, geometry.slots, geometry.parts)
+        self._memory = np.zeros(size + 64, np.uint8)
+        self._state = self._memory.ctypes.data + -self._memory.ctypes.data % 64
+        self._control = np.zeros(1, np.uint32)
+        self._decision = np.zeros(1, DECISION.dtype())
+        self._out = self._decision.ctypes.data
+        self._keep = (g, f, buffers)
+        self._threads = threads
+        _library().blink_sched_init(
+            self._state,
+            packed.ctypes.data,
+            g.ctypes.data,
+            f.ctypes.data,
+            buffers.pointers.ctypes.data,
+            self._control.ctypes.data,
+        )
+
+    def step(self, now_ns: int = 0) -> Decision:
+        """One step: what the frontend asked, what the engine finished, what runs next.
+
+        While the batch of the last decision has not finished (``control.done``), returns that decision again.
+        ``now_ns``
+        is a test's clock; 0 takes the monotonic one.
+        """
+        _library().blink_sched_step(self._state, now_ns, self._threads, self._out)
+        return self._decided()
+
+    def begin(self, now_ns: int = 0) -> Decision | None:
+        """The first half of a step for a driver that stays beside the running batch; None while it runs."""
+        began = _library().blink_sched_begin(self._state, now_ns, self._threads, self._out)
+        return self._decided() if began else None
+
+    def attend(self, now_ns: int = 0) -> None:
+        """The second half, while the batch runs: publish what the last one produced, and scan the ring."""
+        _library().blink_sched_attend(self._state, now_ns, self._threads)
+
+    def request(self, control: Control) -> None:
+        """Ask the scheduler to run, drain or stop; callable from any thread."""
+        self._control[0] = control
+
+    def counters(self) -> dict[str, int]:
+        """Every counter by name; ``FINISHED_`` + reason for the requests that ended with it. Call between steps."""
+        raw = np.zeros(128, np.uint64)
+        _library().blink_sched_counters(self._state, raw.ctypes.data)
+        named = {c.name: int(raw[c]) for c in Counter if c is not Counter.FINISHED_BASE}
+        finished = {f"FINISHED_{r.name}": int(raw[Counter.FINISHED_BASE + r]) for r in Reason if r is not Reason.NONE}
+        return named | finished
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless every page, lane and record is in exactly one place. Call between steps."""
+        text = ctypes.create_string_buffer(256)
+        _library().blink_sched_check(self._state, text, len(text))
+        if text.value:
+            raise AssertionError(text.value.decode())
+
+    def set_generation(self, slot: int, gen: int) -> None:
+        """Make ``gen`` the generation that ``slot`` claimed last: for tests of wrap-around."""
+        _library().blink_sched_set_gen(self._state, slot, gen)
+
+    def _decided(self) -> Decision:
+        kind, graph, rows, tokens = self._decision[0].tolist()
+        return Decision(Kind(kind), graph, rows, tokens)

@@ -1,0 +1,275 @@
+/* plan: which batch runs next, and its step buffers. Called when no batch is in flight.
+ *
+ * First come, first served, strictly: whoever is at the head of the waiting list gets the next lane. Prefill runs
+ * between two decode steps and never twice in a row while something decodes, so a running answer waits at most one
+ * prefill step per token, and a new request at most one decode step (paper, section 4.2, pause and resume). */
+#ifndef BLINK_SCHED_PLAN_CUH
+#define BLINK_SCHED_PLAN_CUH
+
+#include "sched_collective.cuh"
+
+namespace blink {
+
+BLINK_DEVICE uint32_t pages_for(const Sched &s, uint32_t positions) {
+    return (positions + s.config.page_tokens - 1) / s.config.page_tokens;
+}
+
+BLINK_DEVICE uint32_t lanes_used(const Sched &s) { return s.config.lanes - s.n_free_lanes; }
+BLINK_DEVICE uint32_t decoding(const Sched &s) { return lanes_used(s) - (s.partial != NONE); }
+BLINK_DEVICE uint32_t headroom(const Sched &s) {
+    return s.config.launch_window ? s.config.launch_window - s.launched : NONE;
+}
+
+/* Whether a lane and pages are free for the record at the head of the list: for all its tokens and the next one, and
+ * some to spare when others run and will grow, so that it is not preempted at once. */
+BLINK_DEVICE bool admissible(Sched &s) {
+    if (s.waiting_head == NONE || s.n_free_lanes == 0) return false;
+    uint32_t spare = lanes_used(s) ? (s.config.pages + 63) / 64 : 0;
+    return pages_for(s, s.record(s.waiting_head).length() + 1) + spare <= s.n_free_pages;
+}
+
+/* One thread: the head of the waiting list takes a lane; its pages are free_pages[n_free_pages …] from now on. */
+template <class P>
+BLINK_DEVICE uint32_t admit(P &p, Sched &s) {
+    uint32_t r = s.waiting_head;
+    Record &rec = s.record(r);
+    waiting_remove(s, r);
+    rec.lane = s.free_lanes()[--s.n_free_lanes];
+    s.lane_record()[rec.lane] = r;
+    rec.state = RECORD_PREFILL;
+    rec.pages = pages_for(s, rec.length() + 1);
+    s.n_free_pages -= rec.pages;
+    count(p, s, COUNTER_LANES_TAKEN);
+    count(p, s, COUNTER_PAGES_TAKEN, rec.pages);
+    if (rec.preempted) count(p, s, COUNTER_RESUMES);
+    rec.preempted = 0;
+    return r;
+}
+
+/* All threads: the lane's sampling parameters, from the validated request. lane_stop gets every id that ends the lane,
+ * the model's EOS ids first. */
+template <class P>
+BLINK_DEVICE void fill_lane(P &p, Sched &s, uint32_t r) {
+    const Record &rec = s.record(r);
+    const RingRequest &q = rec.request;
+    const SchedConfig &c = s.config;
+    const uint32_t *ext = s.extension(r);
+    uint32_t n_eos = q.flags & FLAG_IGNORE_EOS ? 0 : c.n_eos;
+    uint32_t ext_stop = q.ext_words ? ext[0] : 0, n_bias = q.ext_words ? ext[1] : 0;
+    uint32_t *stop = s.batch.lane_stop + (uint64_t)rec.lane * BATCH_MAX_STOP;
+    uint32_t *ids = s.batch.lane_bias_ids + (uint64_t)rec.lane * BATCH_MAX_BIAS;
+    float *values = s.batch.lane_bias_values + (uint64_t)rec.lane * BATCH_MAX_BIAS;
+    for (uint32_t i = p.tid(); i < n_eos; i += p.nthreads()) stop[i] = c.eos[i];
+    for (uint32_t i = p.tid(); i < q.n_stop; i += p.nthreads()) stop[n_eos + i] = q.stop[i];
+    for (uint32_t i = p.tid(); i < ext_stop; i += p.nthreads()) stop[n_eos + q.n_stop + i] = ext[2 + i];
+    for (uint32_t i = p.tid(); i < n_bias; i += p.nthreads()) {
+        const uint32_t *pair = ext + 2 + ext_stop + 2 * i;
+        ids[i] = pair[0];
+        __builtin_memcpy(&values[i], &pair[1], 4);
+    }
+    if (p.tid() == 0) {
+        LaneParams &lane = s.batch.lane_params[rec.lane];
+        lane.temperature = q.temperature, lane.top_p = q.top_p, lane.min_p = q.min_p;
+        lane.frequency = q.frequency, lane.presence = q.presence, lane.repetition = q.repetition;
+        lane.top_k = q.top_k >= c.vocab ? 0 : q.top_k;
+        lane.flags = q.flags, lane.seed = q.seed;
+        lane.prompt_len = q.prompt_len, lane.min_tokens = q.min_tokens;
+        lane.lp_n = q.flags & FLAG_LOGPROBS ? q.lp_n : 0;
+        lane.n_stop = n_eos + q.n_stop + ext_stop, lane.n_bias = n_bias;
+    }
+}
+
+/* The step buffers of row `i`, whose tokens start at `at` in the packed arrays: a thread does every `stride`-th token
+ * from `first`, and whoever does the first one does the rest of the row. */
+BLINK_DEVICE void fill_row(Sched &s, uint32_t i, uint32_t at, uint32_t first, uint32_t stride) {
+    const Row &row = s.row(i);
+    uint32_t lane = s.record(row.record).lane, page_tokens = s.config.page_tokens;
+    const uint32_t *tokens = s.tokens(row.record);
+    const int32_t *table = s.block_table(lane);
+    for (uint32_t k = first; k < row.tokens; k += stride) {
+        uint32_t pos = row.from + k;
+        s.batch.token_ids[at + k] = (int32_t)tokens[pos];
+        s.batch.positions[at + k] = (int32_t)pos;
+        s.batch.kv_index[at + k] = table[pos / page_tokens] * (int32_t)page_tokens + (int32_t)(pos % page_tokens);
+    }
+    if (first == 0) {
+        s.batch.row_lane[i] = (int32_t)lane;
+        s.batch.row_start[i] = (int32_t)at;
+        s.batch.row_kv_len[i] = (int32_t)(row.from + row.tokens);
+        s.batch.row_sample[i] = (int32_t)row.sample;
+    }
+}
+
+/* Collective: says that the buffers are filled and what the driver is to run. */
+template <class P>
+BLINK_DEVICE void launch(P &p, Sched &s, uint32_t kind, uint32_t rows, uint32_t tokens) {
+    if (p.tid() == 0) {
+        bool prefill = kind == KIND_PREFILL;
+        uint32_t graph = prefill ? s.prefill_graph()[tokens] : s.decode_graph()[rows];
+        s.decision = {kind, graph, rows, tokens};
+        s.batch.row_start[rows] = (int32_t)tokens;
+        if (++s.step_no == 0) s.step_no = 1;
+        StepControl &c = *s.batch.control;
+        c.kind = kind, c.graph = graph, c.rows = rows, c.tokens = tokens, c.step = s.step_no, c.error = 0;
+        s.in_flight = 1;
+        s.launched++;
+        s.decode_turn = prefill;
+        s.phase = prefill ? PHASE_PREFILL : PHASE_DECODE;
+        s.budget_ms = s.config.step_budget_ms;
+        count(p, s, COUNTER_LAUNCHES);
+        count(p, s, prefill ? COUNTER_PREFILL_STEPS : COUNTER_DECODE_STEPS);
+        if (prefill) count(p, s, COUNTER_PREFILL_TOKENS, tokens);
+    }
+    p.sync();
+}
+
+/* Collective: packs the prompt that is prefilled in part, then newly admitted ones, into one step. Only the last can
+ * be cut, so at most one prompt is ever in part. */
+template <class P>
+BLINK_DEVICE void plan_prefill(P &p, Sched &s) {
+    if (p.tid() == 0) {
+        uint32_t rows = 0, tokens = 0;
+        uint32_t r = s.partial;
+        while (r != NONE || (tokens < s.config.batch_tokens && admissible(s))) {
+            bool fresh = r == NONE;
+            if (fresh) r = admit(p, s);
+            Record &rec = s.record(r);
+            uint32_t left = rec.length() - rec.cached, room = s.config.batch_tokens - tokens;
+            uint32_t n = left < room ? left : room;
+            s.row(rows++) = {r, rec.cached, n, n == left, s.n_free_pages, fresh ? rec.pages : 0};
+            tokens += n;
+            s.partial = n < left ? r : NONE;
+            r = NONE;
+        }
+        s.shared.verdict = rows, s.shared.flag = tokens;
+    }
+    p.sync();
+    uint32_t rows = s.shared.verdict, tokens = s.shared.flag;
+    for (uint32_t i = 0; i < rows; i++) {
+        const Row &row = s.row(i);
+        int32_t *table = s.block_table(s.record(row.record).lane);
+        for (uint32_t k = p.tid(); k < row.new_pages; k += p.nthreads()) table[k] = s.free_pages()[row.page_base + k];
+        if (row.new_pages) fill_lane(p, s, row.record);
+    }
+    p.sync();
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < rows; i++) {
+        fill_row(s, i, at, p.tid(), p.nthreads());
+        at += s.row(i).tokens;
+    }
+    launch(p, s, KIND_PREFILL, rows, tokens);
+}
+
+/* Collective: the youngest that runs gives its pages back and waits at the front. */
+template <class P>
+BLINK_DEVICE void preempt_youngest(P &p, Sched &s) {
+    Key mine = {NO_KEY, 0, 0};
+    for (uint32_t lane = p.tid(); lane < s.config.lanes; lane += p.nthreads()) {
+        uint32_t r = s.lane_record()[lane];
+        if (r == NONE) continue;
+        Key key = {~s.record(r).claim_no - 1, 0, r}; /* the largest claim_no first, and never NO_KEY */
+        if (less(key, mine)) mine = key;
+    }
+    uint32_t r = (uint32_t)block_min(p, s, mine).id;
+    unseat(p, s, r);
+    if (p.tid() == 0) {
+        Record &rec = s.record(r);
+        rec.state = RECORD_WAITING, rec.preempted = 1;
+        waiting_push_front(s, r);
+        if (rec.count) {
+            rec.wire_state = STATE_DECODE_PAUSED;
+            mark_dirty(p, s, r);
+        }
+        count(p, s, COUNTER_PREEMPTIONS);
+    }
+    p.sync();
+}
+
+/* Collective: one row for every lane that decodes. A lane whose newest token starts a page gets one; while the pool
+ * has too few, the youngest makes way. The oldest always goes on, since the pool holds any single request. */
+template <class P>
+BLINK_DEVICE void plan_decode(P &p, Sched &s) {
+    uint32_t tid = p.tid(), n = p.nthreads();
+    uint32_t first = (uint32_t)((uint64_t)s.config.lanes * tid / n);
+    uint32_t end = (uint32_t)((uint64_t)s.config.lanes * (tid + 1) / n);
+    uint32_t rows, pages, row, grant;
+    for (;;) {
+        uint32_t my_rows = 0, my_pages = 0;
+        for (uint32_t lane = first; lane < end; lane++) {
+            uint32_t r = s.lane_record()[lane];
+            if (r == NONE || s.record(r).state != RECORD_DECODE) continue;
+            my_rows++;
+            my_pages += pages_for(s, s.record(r).length()) > s.record(r).pages;
+        }
+        uint32_t both; /* lanes are few: two sums fit one word */
+        uint32_t before = exclusive_sum(p, s, my_rows << 16 | my_pages, both);
+        rows = both >> 16, pages = both & 0xFFFF, row = before >> 16, grant = before & 0xFFFF;
+        if (pages <= s.n_free_pages) break;
+        preempt_youngest(p, s);
+    }
+    uint32_t top = s.n_free_pages - 1;
+    for (uint32_t lane = first; lane < end; lane++) {
+        uint32_t r = s.lane_record()[lane];
+        if (r == NONE || s.record(r).state != RECORD_DECODE) continue;
+        Record &rec = s.record(r);
+        if (pages_for(s, rec.length()) > rec.pages) s.block_table(lane)[rec.pages++] = s.free_pages()[top - grant++];
+        s.row(row) = {r, rec.length() - 1, 1, 1, 0, 0};
+        fill_row(s, row, row, 0, 1);
+        row++;
+    }
+    p.sync();
+    if (tid == 0) {
+        s.n_free_pages -= pages;
+        count(p, s, COUNTER_PAGES_TAKEN, pages);
+    }
+    launch(p, s, KIND_DECODE, rows, rows);
+}
+
+/* One thread: what to do next, as a Kind. */
+BLINK_DEVICE uint32_t choose(Sched &s) {
+    if (s.mode != CONTROL_RUN && s.live == 0) {
+        /* A record that stays torn cannot hold up the end for longer than its own time. */
+        if (s.stop_ns == 0) s.stop_ns = s.now | 1;
+        if (s.pending == 0 || s.now - s.stop_ns > s.config.torn_ms * NS_PER_MS) return KIND_STOP;
+        return KIND_IDLE;
+    }
+    s.stop_ns = 0;
+    bool decodes = decoding(s) > 0;
+    bool pending = s.partial != NONE || admissible(s);
+    if (!decodes && !pending) return KIND_IDLE;
+    if (headroom(s) == 0) return KIND_RELAUNCH;
+    bool turn = !decodes || !s.decode_turn;
+    if (pending && turn) {
+        /* The prefill graph, and the decode that must follow it in the same execution. */
+        if (headroom(s) >= 2) return KIND_PREFILL;
+        if (!decodes) return KIND_RELAUNCH;
+    }
+    return KIND_DECODE;
+}
+
+/* Collective: decides, and fills the step buffers for a batch. s.decision is the outcome. */
+template <class P>
+BLINK_DEVICE void plan(P &p, Sched &s) {
+    reap(p, s);
+    if (p.tid() == 0) s.shared.verdict = choose(s);
+    p.sync();
+    uint32_t kind = s.shared.verdict;
+    p.sync();
+    if (kind == KIND_PREFILL) plan_prefill(p, s);
+    else if (kind == KIND_DECODE) plan_decode(p, s);
+    if (p.tid() == 0 && kind != KIND_PREFILL && kind != KIND_DECODE) {
+        s.decision = {kind, 0, 0, 0};
+        s.phase = kind == KIND_STOP ? PHASE_STOPPED : PHASE_IDLE;
+        s.budget_ms = 0;
+        if (kind == KIND_RELAUNCH) {
+            s.launched = 0;
+            count(p, s, COUNTER_RELAUNCHES);
+        }
+        if (kind == KIND_IDLE) count(p, s, COUNTER_IDLE_STEPS);
+    }
+    if (p.tid() == 0 && s.mode != CONTROL_RUN && kind != KIND_STOP) s.phase = PHASE_DRAINING;
+    p.sync();
+}
+
+}  // namespace blink
+#endif  // BLINK_SCHED_PLAN_CUH
