@@ -10,15 +10,19 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from blink.frontend.errors import ApiError, bad, from_validation
+from blink.frontend.errors import bad, from_validation, unsupported
 from blink.frontend.refused import refuse_unimplemented
 from blink.ring.layout import LOGPROBS_MAX
 
 MAX_CHOICES = 128
+MAX_STOP_IDS = 64  # what the scheduler holds for one lane, as MAX_BIASES
+MAX_BIASES = 1024
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
+TEMPLATE_FIELDS = frozenset({"self", "messages", "tools", "documents", "add_generation_prompt"})
 
 Token = Annotated[int, Field(ge=0, lt=1 << 32)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
 class Body(BaseModel):
@@ -38,7 +42,7 @@ class GenerationBody(Body):
     """What chat and text completions have in common."""
 
     model: str
-    max_tokens: Annotated[int, Field(ge=0, lt=1 << 32)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, lt=1 << 32)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=1 << 32)] | None = None
@@ -46,11 +50,11 @@ class GenerationBody(Body):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logit_bias: Annotated[dict[Token, Bias], Field(max_length=MAX_BIASES)] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     stop: Any = None
-    stop_token_ids: list[Token] | None = None
+    stop_token_ids: Annotated[list[Token], Field(max_length=MAX_STOP_IDS)] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     min_tokens: Annotated[int, Field(ge=0, lt=1 << 16)] | None = None
@@ -162,24 +166,24 @@ def _check(body: GenerationBody) -> None:
         limits = (body.max_tokens, body.max_completion_tokens)
         if None not in limits and limits[0] != limits[1]:
             raise bad("max_tokens", f"{limits[0]} contradicts max_completion_tokens={limits[1]}")
+        _check_tools(body)
     elif isinstance(body, CompletionBody):
         if body.best_of is not None and body.best_of != (body.n or 1):
-            raise ApiError(
-                400,
-                f"best_of: {body.best_of} differs from n={body.n or 1}, and this server does not rank answers",
-                param="best_of",
-                code="unsupported_parameter",
-            )
+            raise unsupported("best_of", f"{body.best_of} differs from n={body.n or 1}; this server ranks no answers")
         if body.echo and body.logprobs is not None:
-            raise ApiError(
-                400,
-                "echo: this server has no log probabilities of the prompt, so echo does not go with logprobs",
-                param="echo",
-                code="unsupported_parameter",
-            )
-    echo_only = isinstance(body, CompletionBody) and body.echo
-    if body.max_tokens == 0 and not echo_only:
-        raise bad("max_tokens", "0 is below 1")
+            raise unsupported("echo", "this server has no log probabilities of the prompt to go with logprobs")
+
+
+def _check_tools(body: ChatBody) -> None:
+    """Raise ApiError for a tool_choice other than none and auto, and for template variables that have a field."""
+    choice = body.tool_choice
+    if choice == "required" or isinstance(choice, dict):
+        raise unsupported("tool_choice", "this server does not force tool calls; it implements none and auto")
+    if choice not in (None, "none", "auto"):
+        raise bad("tool_choice", "is not one of none, auto")
+    for name in body.chat_template_kwargs or ():
+        if name in TEMPLATE_FIELDS:
+            raise bad(f"chat_template_kwargs.{name}", "is not a free variable of the template")
 
 
 def _stop_strings(stop: object) -> tuple[str, ...]:

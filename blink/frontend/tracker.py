@@ -1,0 +1,169 @@
+"""The request tracker: the life of every request, from its submission to the ring until its last update."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from blink.frontend.errors import ApiError, ClientGone, bad, overloaded, unavailable
+from blink.frontend.metrics import Metrics
+from blink.ring.client import RingClient, RingFull, RingUnavailable
+from blink.ring.layout import Reason
+from blink.ring.request import SubmitRequest
+from blink.ring.stream import Handle, Update
+
+
+@dataclass(slots=True, eq=False)
+class Track:
+    """One ring request. Times are monotonic seconds; ``outcome`` is what the metrics will call its end."""
+
+    handle: Handle
+    job: Job
+    index: int
+    submitted: float
+    first: float | None = None
+    last: float = 0.0
+    tokens: int = 0
+    outcome: str | None = None
+
+
+class Job:
+    """The ring requests of one HTTP request, one per answer, and the news of all of them in order."""
+
+    def __init__(self, tracker: RequestTracker) -> None:
+        self._tracker = tracker
+        self._news: asyncio.Queue[tuple[int, Update] | Exception] = asyncio.Queue()
+        self.tracks: list[Track] = []
+        self.gone = False
+
+    def put(self, news: tuple[int, Update] | Exception) -> None:
+        """Hand over an update, with the index of its answer, or the failure of the whole job."""
+        self._news.put_nowait(news)
+
+    async def next(self, timeout_s: float) -> tuple[int, Update]:
+        """The next update. Raises ApiError where the job failed or nothing came for ``timeout_s``, and ClientGone."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                news = await self._news.get()
+        except TimeoutError:
+            raise ApiError(504, f"scheduler: waited {timeout_s:.0f} s for the answer", code="timeout") from None
+        if isinstance(news, Exception):
+            raise news
+        return news
+
+    def finish(self, index: int, outcome: str) -> None:
+        """Answer ``index`` is complete for its reader; what the ring still does for it is cancelled."""
+        self._tracker.drop(self.tracks[index], outcome)
+
+    def hang_up(self) -> None:
+        """The client is gone: cancel everything, and wake whoever waits in :meth:`next`."""
+        self.gone = True
+        self.close("abandoned")
+        self.put(ClientGone())
+
+    def close(self, outcome: str) -> None:
+        """End of the job, however it came about. Idempotent; answers that are complete stay so."""
+        for track in self.tracks:
+            self._tracker.drop(track, outcome)
+
+
+class RequestTracker:
+    """All requests of this worker. ``urgent`` counts those without a first token."""
+
+    def __init__(self, client: RingClient, metrics: Metrics) -> None:
+        self._client, self._metrics = client, metrics
+        self._tracks: dict[Handle, Track] = {}
+        self.urgent = 0
+        self.wake = asyncio.Event()  # set where the token reader has something to do at once
+
+    def __len__(self) -> int:
+        return len(self._tracks)
+
+    def submit(self, requests: Sequence[SubmitRequest]) -> Job:
+        """Submit all of ``requests`` or none. Raises ApiError: 429 where the ring is full, 503 where it is down."""
+        job = Job(self)
+        try:
+            for index, request in enumerate(requests):
+                handle = self._client.submit(request)
+                track = Track(handle, job, index, time.monotonic())
+                self._tracks[handle] = track
+                job.tracks.append(track)
+                self.urgent += 1
+                self._metrics.prompt_tokens.inc(len(request.prompt))
+        except BaseException as e:
+            job.close("refused")
+            if isinstance(e, RingFull):
+                raise overloaded(f"too many requests: {e.cause}") from None
+            if isinstance(e, RingUnavailable):
+                raise unavailable(*hop_of(e.cause)) from None
+            if isinstance(e, ValueError):
+                field, _, why = str(e).partition(": ")
+                raise bad(field, why) from None
+            raise
+        finally:
+            self._gauges()
+            self.wake.set()
+        return job
+
+    def dispatch(self, update: Update) -> None:
+        """Note and hand over what the ring says about a request."""
+        track = self._tracks.get(update.handle)
+        ended = update.reason is not None or update.error is not None
+        if track is None:
+            return
+        if update.tokens:
+            track.last = time.monotonic()
+            self._metrics.output_tokens.inc(len(update.tokens))
+            if track.first is None:
+                track.first = track.last
+                self.urgent -= 1
+                self._metrics.ttft.observe(track.first - track.submitted)
+                self._gauges()
+            track.tokens += len(update.tokens)
+        if track.outcome is None:
+            if update.error is not None:
+                track.job.put(unavailable(*hop_of(update.error)))
+            else:
+                track.job.put((track.index, update))
+        if ended:
+            self._end(track, update.reason)
+
+    def drop(self, track: Track, outcome: str) -> None:
+        """Nobody waits for ``track`` any more; cancel it in the ring unless it ended. Idempotent."""
+        if track.outcome is None:
+            track.outcome = outcome
+            self._metrics.finished(outcome)
+        if track.handle in self._tracks:
+            self._client.cancel(track.handle)
+            self.wake.set()
+
+    def fail_all(self, error: ApiError) -> None:
+        """End every job with ``error`` and cancel its requests."""
+        for job in {track.job: None for track in self._tracks.values() if track.outcome is None}:
+            job.put(error)
+            job.close("error")
+
+    def _end(self, track: Track, reason: Reason | None) -> None:
+        del self._tracks[track.handle]
+        if track.first is None:
+            self.urgent -= 1
+        elif track.tokens > 1:
+            self._metrics.tpot.observe((track.last - track.first) / (track.tokens - 1))
+        if reason in (Reason.EOS, Reason.STOP_ID, Reason.LENGTH):
+            self._metrics.e2e.observe(time.monotonic() - track.submitted)
+        self._gauges()
+
+    def _gauges(self) -> None:
+        self._metrics.waiting.set(self.urgent)
+        self._metrics.running.set(len(self._tracks) - self.urgent)
+
+
+def hop_of(cause: str) -> tuple[str, str]:
+    """Split "hop: what is wrong", as the ring client words it."""
+    hop, colon, what = cause.partition(": ")
+    return (hop, what) if colon and hop in HOPS else ("ring", cause)
+
+
+HOPS = ("link", "scheduler", "frontend", "ring")
