@@ -70,7 +70,7 @@ def render(document: dict[str, Any]) -> str:
     """``document`` as aligned text, one fact a line."""
     lines = []
     for key, value in document.items():
-        if isinstance(value, dict) and set(value) <= {"used", "held", "total", "limit"}:
+        if isinstance(value, dict) and value and set(value) <= {"used", "held", "total", "limit"}:
             text = " of ".join(str(v) for v in value.values())
         elif isinstance(value, dict):
             text = ", ".join(f"{k} {v}" for k, v in value.items()) or "none"

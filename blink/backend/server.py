@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 import time
+from dataclasses import replace
 from types import FrameType
 
 from blink.backend.driver import Driver
@@ -14,14 +15,18 @@ from blink.backend.memory import MemoryPlan, available_memory, require_room
 from blink.backend.notify import notify
 from blink.backend.scheduler import Scheduler, SchedulerConfig
 from blink.config import ApplianceConfig
-from blink.engine.batch import MAX_EOS
 from blink.engine.buffers import BatchBuffers
 from blink.engine.engine import FLOAT32, Engine, kv_bytes_per_token, weight_bytes
 from blink.engine.reference import ReferenceEngine
+from blink.engine.steps import describe_step
 from blink.errors import BlinkError
 from blink.model.prepared import PreparedModel
 from blink.model.spec import ModelSpec
 from blink.ring.shm import RingObjects
+
+BUDGET_STEPS = 4
+"""A batch may last this many times the longest step of the warm-up: other work may share the machine."""
+BUDGET_MIN_S = 1.0
 
 log = logging.getLogger("blink.backend")
 
@@ -35,7 +40,7 @@ def main(config: ApplianceConfig) -> int:
         lock.remove_stale_ring()
         model = PreparedModel.open(config.model.path)
         spec = ModelSpec.from_config(model.config)
-        _require_fit(config, spec, model)
+        _require_fit(config, spec)
         plan = memory_plan(config, spec)
         log.info("memory: %s", plan)
         plan.require(available_memory())
@@ -45,14 +50,16 @@ def main(config: ApplianceConfig) -> int:
 
 def _serve(config: ApplianceConfig, spec: ModelSpec, model: PreparedModel, stop: _StopSignals) -> None:
     started = time.monotonic()
-    scheduling = SchedulerConfig.for_engine(config.engine, spec.vocab, model.eos_ids)
+    scheduling = _scheduling(config, spec, model)
     # Made before the weights are loaded, so that a full tmpfs is told at once; published when all else works.
     ring = _create_ring(config, spec, model, scheduling)
     try:
-        engine, buffers = load_engine(config, spec, model)
+        buffers = BatchBuffers(scheduling.dims)
+        engine = load_engine(config, spec, model, buffers)
         try:
-            _warm_up(engine, buffers, spec.vocab)
-            scheduler = Scheduler(scheduling, ring.geometry, ring.g, ring.f, buffers)
+            longest = _warm_up(engine, buffers, scheduling)
+            budget_ms = int(1000 * max(BUDGET_MIN_S, BUDGET_STEPS * longest))
+            scheduler = Scheduler(replace(scheduling, step_budget_ms=budget_ms), ring.geometry, ring.g, ring.f, buffers)
             driver = Driver(scheduler, engine, drain_timeout_s=config.engine.drain_timeout_s)
             stop.reach(driver)
             ring.publish()
@@ -68,6 +75,18 @@ def _serve(config: ApplianceConfig, spec: ModelSpec, model: PreparedModel, stop:
     finally:
         ring.unlink()
         ring.close()
+
+
+def _scheduling(config: ApplianceConfig, spec: ModelSpec, model: PreparedModel) -> SchedulerConfig:
+    """The scheduler's configuration. Every partition has an equal share of its records, so that the operator's takes
+    none from the workers."""
+    share = -(-(config.engine.lanes + config.engine.queue) // config.frontend.workers)
+    try:
+        return SchedulerConfig.for_engine(
+            config.engine, spec.vocab, model.eos_ids, records=share * config.ring.partitions
+        )
+    except ValueError as e:
+        raise BlinkError(f"{config.model.path}: {e}", "prepare a checkpoint that keeps to it") from None
 
 
 def _create_ring(
@@ -89,23 +108,18 @@ def _create_ring(
     )
 
 
-def load_engine(config: ApplianceConfig, spec: ModelSpec, model: PreparedModel) -> tuple[Engine, BatchBuffers]:
-    """The engine that ``config`` names, with the weights of ``model``, and the step buffers that it runs over."""
-    e = config.engine
-    buffers = BatchBuffers(
-        {"lanes": e.lanes, "tokens": e.batch_tokens, "lane_pages": -(-e.max_context // e.page_tokens)}
-    )
-    engine = ReferenceEngine(
+def load_engine(config: ApplianceConfig, spec: ModelSpec, model: PreparedModel, buffers: BatchBuffers) -> Engine:
+    """The engine that ``config`` names over ``buffers``, with the weights of ``model``."""
+    return ReferenceEngine(
         spec,
         model.tensors(),
         buffers,
-        pages=e.pages,
-        page_tokens=e.page_tokens,
-        threads=e.threads,
+        pages=config.engine.pages,
+        page_tokens=config.engine.page_tokens,
+        threads=config.engine.threads,
         eos=model.eos_ids,
-        max_context=e.max_context,
+        max_context=config.engine.max_context,
     )
-    return engine, buffers
 
 
 def memory_plan(config: ApplianceConfig, spec: ModelSpec) -> MemoryPlan:
@@ -131,35 +145,31 @@ def _require_supported(config: ApplianceConfig) -> None:
         raise BlinkError(f"ring.transport {config.ring.transport} is not in this release", "set it to shm")
 
 
-def _require_fit(config: ApplianceConfig, spec: ModelSpec, model: PreparedModel) -> None:
+def _require_fit(config: ApplianceConfig, spec: ModelSpec) -> None:
     if config.engine.max_context > spec.max_context:
         raise BlinkError(
             f"engine.max_context: {config.engine.max_context} exceeds the {spec.max_context} tokens of the checkpoint",
             f"set it to {spec.max_context} or less",
         )
-    if len(model.eos_ids) > MAX_EOS:
-        raise BlinkError(
-            f"{config.model.path}: {len(model.eos_ids)} end-of-sequence tokens", f"name at most {MAX_EOS} of them"
-        )
 
 
-def _warm_up(engine: Engine, buffers: BatchBuffers, vocab: int) -> None:
-    """Run one token through every layer, before anyone can ask: what is loaded lazily is loaded now.
+def _warm_up(engine: Engine, buffers: BatchBuffers, scheduling: SchedulerConfig) -> float:
+    """Run the largest step before anyone can ask, so that what is loaded lazily is loaded now; returns its seconds.
 
     Raises BlinkError where the engine has no answer to it.
     """
-    control = buffers.control[0]
-    control["rows"], control["tokens"], control["step"] = 1, 1, 1
-    buffers.row_start[1] = 1
-    buffers.row_kv_len[0] = buffers.row_sample[0] = 1
-    buffers.lane_params[0]["top_p"] = buffers.lane_params[0]["repetition"] = 1.0
+    lane_pages = min(scheduling.lane_pages, scheduling.pages)
+    tokens = min(scheduling.batch_tokens, scheduling.max_context)
+    describe_step(buffers, [0], 0, tokens, lane_pages=lane_pages, page_tokens=scheduling.page_tokens)
+    control, started = buffers.control[0], time.monotonic()
     engine.run()
-    if control["done"] != 1 or control["error"] or not 0 <= buffers.out_token[0] < vocab:
+    if control["done"] != control["step"] or control["error"] or not 0 <= buffers.out_token[0] < scheduling.vocab:
         raise BlinkError(
             "the engine could not run its first step",
-            "the checkpoint is damaged: `blink model check`, or prepare it again",
+            "check the checkpoint with `blink model check`, or prepare it again",
         )
-    buffers.control[...] = 0
+    control["step"] = control["done"] = 0
+    return time.monotonic() - started
 
 
 class _StopSignals:

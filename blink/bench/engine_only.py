@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
+from blink.backend.scheduler import SchedulerConfig
 from blink.backend.server import load_engine
 from blink.config import ApplianceConfig
 from blink.engine.buffers import BatchBuffers
+from blink.engine.steps import describe_step
+from blink.errors import BlinkError
 from blink.model.prepared import PreparedModel
 from blink.model.spec import ModelSpec
 
@@ -14,38 +18,30 @@ from blink.model.spec import ModelSpec
 def decode_rate(config: ApplianceConfig, model: PreparedModel, *, rows: int, context: int, steps: int) -> float:
     """Tokens per second of ``steps`` decode steps of ``rows`` rows, each after ``context`` tokens of prompt.
 
-    The prompt is fed in steps of the engine's own size, as the scheduler feeds it.
+    The prompt is fed in steps of the engine's own size, as the scheduler feeds it. Raises BlinkError where the engine
+    fails, as it does where its KV pages are too few.
     """
     spec = ModelSpec.from_config(model.config)
-    engine, buffers = load_engine(config, spec, model)
+    scheduling = SchedulerConfig.for_engine(config.engine, spec.vocab, ())
+    buffers = BatchBuffers(scheduling.dims)
+    engine = load_engine(config, spec, model, buffers)
+    e = config.engine
+    fill = partial(
+        describe_step, buffers, lane_pages=min(scheduling.lane_pages, e.pages // rows), page_tokens=e.page_tokens
+    )
     try:
         for row in range(rows):
             for start in range(0, context, config.engine.batch_tokens):
-                _fill(buffers, config, [row], start, min(context - start, config.engine.batch_tokens))
+                fill([row], start, min(context - start, config.engine.batch_tokens))
                 engine.run()
         started = time.monotonic()
         for i in range(steps):
-            _fill(buffers, config, list(range(rows)), context + i, 1)
+            fill(range(rows), context + i, 1)
             engine.run()
+        if buffers.control[0]["error"] or (buffers.out_token[:rows] < 0).any():
+            raise BlinkError(
+                "the engine failed the benchmark's last step", "raise engine.pages, or look at the log above"
+            )
         return rows * steps / (time.monotonic() - started)
     finally:
         engine.close()
-
-
-def _fill(buffers: BatchBuffers, config: ApplianceConfig, lanes: list[int], start: int, count: int) -> None:
-    """Describe a step in which every lane of ``lanes`` feeds ``count`` tokens from position ``start`` on."""
-    pages, page_tokens = config.engine.pages // config.engine.lanes, config.engine.page_tokens
-    control = buffers.control[0]
-    control["rows"], control["tokens"], control["step"] = len(lanes), len(lanes) * count, control["step"] + 1
-    buffers.row_start[0] = 0
-    for row, lane in enumerate(lanes):
-        span = slice(row * count, (row + 1) * count)
-        buffers.row_lane[row], buffers.row_start[row + 1] = lane, (row + 1) * count
-        buffers.row_kv_len[row], buffers.row_sample[row] = start + count, 1
-        buffers.block_table[lane, :pages] = range(lane * pages, (lane + 1) * pages)
-        buffers.token_ids[span] = [1 + (start + i) % 97 for i in range(count)]
-        buffers.positions[span] = range(start, start + count)
-        buffers.kv_index[span] = [lane * pages * page_tokens + start + i for i in range(count)]
-        buffers.lane_params[lane]["repetition"] = 1.0
-        buffers.lane_params[lane]["top_p"] = 1.0
-        buffers.lane_params[lane]["prompt_len"] = start + count

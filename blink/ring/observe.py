@@ -106,7 +106,8 @@ class Observer:
     def wait_for_beat(self) -> float | None:
         """Seconds until the beat moves, watched from now on; None where it stands too long.
 
-        Too long is the protocol's max(2 s, 2 budgets): then the scheduler is dead or stopped.
+        Too long is the protocol's max(2 s, 2 budgets): then the scheduler is dead or stopped. Raises BlinkError where
+        the ring is removed or replaced meanwhile.
         """
         last = self.observe()
         first, start = last.beat, time.monotonic()
@@ -115,6 +116,9 @@ class Observer:
             if last.beat != first:
                 return age
             time.sleep(0.0005)
+            self._transport.poll()  # without anything outstanding, it looks whether the ring is still in place
+            if self._transport.state is not LinkState.UP:
+                raise BlinkError(self._transport.detail, "try again: a backend may be starting")
         return None
 
     def close(self) -> None:
