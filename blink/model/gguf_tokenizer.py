@@ -60,6 +60,8 @@ _PRE["deepseek-r1-qwen"] = _PRE["qwen2"]
 # Texts of tokens that end a turn; a file often names one of several as its end of sequence.
 _END_OF_TURN = ("<|endoftext|>", "<|im_end|>", "<|end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "</s>")
 
+_PHI3_KEEP_SPACE = ("<unk>", "<s>", "<|endoftext|>")
+
 _SPECIAL_KEYS = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 
 
@@ -170,13 +172,20 @@ class GgufTokenizer:
         return tokenizer
 
     def _add_special_tokens(self) -> None:
-        marked = [(t, kind) for t, kind in zip(self.tokens, self.types, strict=True) if t]
+        named = {i for i in self.special_ids.values() if i is not None}  # old files have no types
+        phi3 = any(n in str(self._metadata.get("general.name", "")).lower() for n in ("phi-3", "phi3"))
         # In id order, so that a token which is already in the vocabulary keeps its id.
         self.tokenizer.add_tokens(
             [
-                AddedToken(t, special=kind != USER_DEFINED, normalized=False)
-                for t, kind in marked
-                if kind in (UNKNOWN, CONTROL, USER_DEFINED)
+                AddedToken(
+                    token,
+                    special=kind != USER_DEFINED,
+                    normalized=False,
+                    # Phi-3's tokens swallow the white space after them, and GGUF has no field for that.
+                    rstrip=phi3 and self.model == "llama" and token not in _PHI3_KEEP_SPACE,
+                )
+                for i, (token, kind) in enumerate(zip(self.tokens, self.types, strict=True))
+                if token and (kind in (UNKNOWN, CONTROL, USER_DEFINED) or i in named)
             ]
         )
         ends = [(self.special_ids["bos_token"], self.add_bos), (self.special_ids["eos_token"], self.add_eos)]
