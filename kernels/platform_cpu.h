@@ -6,7 +6,7 @@
 
 #include <barrier>
 
-#include "fixed_ints.h"
+#include "rtc.h"
 
 namespace blink {
 

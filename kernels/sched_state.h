@@ -5,7 +5,7 @@
 #ifndef BLINK_SCHED_STATE_H
 #define BLINK_SCHED_STATE_H
 
-#include "fixed_ints.h"
+#include "rtc.h"
 
 #include "batch_layout.h"
 #include "ring_words.h"

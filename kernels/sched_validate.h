@@ -66,7 +66,7 @@ BLINK_HD uint32_t check_extension(const SchedConfig &c, const RingRequest &q, co
 }
 
 /* nullptr, or which field of the configuration is wrong; the scheduler relies on all of this. */
-inline const char *check_config(const SchedConfig &c, uint32_t slots, uint32_t parts) {
+BLINK_HD const char *check_config(const SchedConfig &c, uint32_t slots, uint32_t parts) {
     uint64_t most_pages = c.page_tokens ? ((uint64_t)c.max_context + c.page_tokens - 1) / c.page_tokens : 0;
     if (c.lanes < 1 || c.lanes > 4096) return "lanes: not between 1 and 4096";
     if (c.records < c.lanes || c.records > (1u << 20)) return "records: below lanes, or above 2^20";

@@ -9,16 +9,18 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from blink import core
-from blink.config import EngineConfig
 from blink.engine.batch import DECISION, MAX_BIAS, MAX_BUCKETS, MAX_EOS, MAX_STOP, SCHED_CONFIG, Control, Kind
 from blink.engine.buffers import BatchBuffers
 from blink.ring.layout import Counter, Geometry, Reason
+
+if TYPE_CHECKING:
+    from blink.config import EngineConfig
 
 EXT_WORDS = 2 + (MAX_STOP - MAX_EOS) + 2 * MAX_BIAS
 """The longest extension that can be valid."""

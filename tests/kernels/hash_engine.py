@@ -37,7 +37,7 @@ def answer(prompt: Sequence[int], seed: int, n: int, vocab: int) -> list[int]:
 
 
 class HashEngine:
-    """Runs step buffers. ``fault(seed, position)`` says which token comes out as −1."""
+    """Runs step buffers. ``fault(seed, position)`` says which token comes out as -1."""
 
     def __init__(
         self, buffers: BatchBuffers, pages: int, page_tokens: int, vocab: int,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,9 +51,11 @@ class Status:
 class Ring:
     """G and F of one epoch in private memory, with the header that a scheduler of ``config`` needs."""
 
-    def __init__(self, geometry: Geometry, config: SchedulerConfig) -> None:
+    def __init__(
+        self, geometry: Geometry, config: SchedulerConfig, allocate: Callable[[int], np.ndarray] = region
+    ) -> None:
         self.geometry, self.config = geometry, config
-        self.g, self.f = region(geometry.g_bytes), region(geometry.f_bytes)
+        self.g, self.f = allocate(geometry.g_bytes), allocate(geometry.f_bytes)
         self.header = self.g[: layout.PAGE].view(layout.HEADER.dtype())
         fields = {
             "magic": layout.MAGIC, "version": layout.VERSION, "epoch": 7, "slots": geometry.slots,
@@ -103,8 +106,8 @@ class Writer:
         return self.ring.geometry.out_off + slot * self.out_bytes
 
     def make(
-        self, slot: int, gen: int, seq: int, prompt: Any, max_tokens: int, *, ext: Any = (), logprobs: int | None = None,
-        ignore_eos: bool = False, **fields: Any,
+        self, slot: int, gen: int, seq: int, prompt: Any, max_tokens: int, *, ext: Any = (),
+        logprobs: int | None = None, ignore_eos: bool = False, **fields: Any,
     ) -> np.void:  # fmt: skip
         """A valid request record for ``slot``, or with ``fields`` replaced, not so valid; sealed with hash and CRC."""
         prompt, ext = np.array(prompt, np.uint32), np.array(ext, np.uint32)
