@@ -105,6 +105,12 @@ def from_validation(error: ValidationError) -> ApiError:
     return bad(param, first["msg"], code)
 
 
+def from_ring_check(error: ValueError) -> ApiError:
+    """A 400 for what :meth:`blink.ring.request.SubmitRequest.check` found: "field: why", in the ring's names."""
+    field, _, why = str(error).partition(": ")
+    return bad({"stop_ids, logit_bias": "logit_bias"}.get(field, field), why)
+
+
 def from_reason(reason: Reason) -> ApiError:
     """The error for a ring request that ended with ``reason``, which is no normal end."""
     text = REASON_TEXT[reason]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from blink.frontend.choice import AnswerOptions
-from blink.frontend.errors import ApiError, bad
+from blink.frontend.errors import ApiError, bad, from_ring_check
 from blink.frontend.protocol import ChatBody, CompletionBody, GenerationBody
 from blink.ring.header import Header
 from blink.ring.layout import EXTENT_ALIGN, logprob_stride
@@ -99,8 +99,9 @@ def submit_requests(
 ) -> list[SubmitRequest]:
     """The ring requests of ``body``: answer j of prompt i is number i * n + j. Raises ApiError naming the field."""
     n = body.n or 1
-    if len(prompts) * n > header.queue_cap:
-        raise bad("n", f"{len(prompts) * n} answers at once are more than this server queues ({header.queue_cap})")
+    share = max(1, header.queue_cap // header.geometry.parts)  # as blink.ring.partition has it
+    if len(prompts) * n > share:
+        raise bad("n", f"{len(prompts) * n} answers at once are more than this server ever queues ({share})")
     _check_tokens("stop_token_ids", body.stop_token_ids or (), header)
     _check_tokens("logit_bias", body.logit_bias or (), header)
     seed = secrets.randbits(64) if body.seed is None else body.seed & _U64
@@ -124,8 +125,7 @@ def submit_requests(
             try:
                 request.check(header)
             except ValueError as e:
-                field, _, why = str(e).partition(": ")
-                raise bad(field, why) from None
+                raise from_ring_check(e) from None
             requests.append(request)
     return requests
 

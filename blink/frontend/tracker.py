@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from blink.frontend.errors import ApiError, ClientGone, bad, overloaded, unavailable
+from blink.frontend.errors import ApiError, ClientGone, from_ring_check, overloaded, unavailable
 from blink.frontend.metrics import Metrics
 from blink.ring.client import RingClient, RingFull, RingUnavailable
 from blink.ring.layout import Reason
@@ -99,8 +99,7 @@ class RequestTracker:
             if isinstance(e, RingUnavailable):
                 raise unavailable(*hop_of(e.cause)) from None
             if isinstance(e, ValueError):
-                field, _, why = str(e).partition(": ")
-                raise bad(field, why) from None
+                raise from_ring_check(e) from None
             raise
         finally:
             self._gauges()
