@@ -12,6 +12,7 @@ import os
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,9 @@ class RingObjects:
             self.g = _create(self._names["G"], header.geometry.g_bytes, 0o640)
             self.f = _create(self._names["F"], header.geometry.f_bytes, 0o660)
         except OSError as e:
+            for path in self._names.values():
+                with suppress(OSError):
+                    path.unlink()
             raise BlinkError(f"{directory}: {e.strerror}", "give instance.ring_dir room in a writable tmpfs") from None
         self.g[:PAGE] = np.frombuffer(header.encode(), np.uint8)
         self.g[HEADER.offset("epoch") : HEADER.offset("epoch") + 8] = 0
