@@ -44,19 +44,20 @@ def wait_for(what: str, condition: Any, timeout_s: float = START_S) -> Any:
 class Appliance:
     """Processes of one appliance under ``root``; :meth:`close` ends them whatever their state."""
 
-    def __init__(self, root: Path, model: Path, **sections: Mapping[str, Any]) -> None:
+    def __init__(self, root: Path, folder: Path, **sections: Mapping[str, Any]) -> None:
         root.mkdir(parents=True, exist_ok=True)
-        self.ring_dir = Path("/dev/shm") / f"blink-test-{os.getpid()}-{root.name}"
+        ring_dir = Path("/dev/shm") / f"blink-test-{os.getpid()}-{root.name}"
         self.port = free_port()
         tables: dict[str, dict[str, Any]] = {
-            "instance": {"name": "test", "run_dir": root / "run", "ring_dir": self.ring_dir},
+            "instance": {"name": "test", "run_dir": root / "run", "ring_dir": ring_dir},
             "ring": dict(RING),
-            "model": {"path": model, "served_name": "tiny"},
+            "model": {"path": folder, "served_name": "tiny"},
             "engine": dict(ENGINE),
             "frontend": {"port": self.port, "link_timeout_s": 5.0},
         }
         for name, values in sections.items():
             tables[name] |= values
+        self.ring_dir = Path(tables["instance"]["ring_dir"])
         self.config_path = root / "blink.toml"
         self.config_path.write_text(to_toml(tables))
         self.logs = {half: root / f"{half}.log" for half in ("backend", "frontend")}
@@ -144,9 +145,9 @@ def run_blink(*arguments: str, timeout: float = 120, **options: Any) -> subproce
 
 
 @contextmanager
-def appliance(root: Path, model: Path, **sections: Mapping[str, Any]) -> Iterator[Appliance]:
+def appliance(root: Path, folder: Path, **sections: Mapping[str, Any]) -> Iterator[Appliance]:
     """An appliance that is closed at the end of the block."""
-    a = Appliance(root, model, **sections)
+    a = Appliance(root, folder, **sections)
     try:
         yield a
     finally:
