@@ -23,16 +23,30 @@ def lock(dest: Path) -> Iterator[None]:
     path = dest.with_name(f".{dest.name}.lock")
     try:
         dest.parent.mkdir(parents=True, exist_ok=True)
-        handle = path.open("w")
+        handle = _locked(path)
+    except BlockingIOError:
+        raise BlinkError(f"another process is writing {dest}", "wait until it has finished") from None
     except OSError as e:
         raise BlinkError(f"{path}: {e.strerror}", "name a folder that this user can write") from None
-    with handle:
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _locked(path: Path) -> int:
+    """Open and lock ``path``: the file that is there now, not one that its last holder has just removed."""
+    while True:
+        handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BlinkError(f"another process is writing {dest}", "wait until it has finished") from None
-        yield
-        path.unlink(missing_ok=True)
+            if path.exists() and os.path.samestat(os.fstat(handle), path.stat()):
+                return handle
+        except OSError:
+            os.close(handle)
+            raise
+        os.close(handle)
 
 
 @contextmanager

@@ -155,8 +155,8 @@ class _Cursor:
 
 
 def _header(cursor: _Cursor) -> tuple[dict[str, Any], dict[str, GgufTensor]]:
-    magic = cursor.data[cursor.take(4, "the magic") :][:4] if cursor.size < 4 else cursor.data[:4]
-    cursor.at = 4
+    start = cursor.take(4, "the magic")
+    magic = cursor.data[start : cursor.at]
     if magic != MAGIC:
         raise _InvalidFileError(f"it begins with {magic!r}, not {MAGIC!r}")
     version = cursor.number("I", "the version")
