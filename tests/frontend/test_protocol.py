@@ -79,7 +79,8 @@ def test_every_field_may_be_null() -> None:
         ("presence_penalty", 3), ("frequency_penalty", -3), ("repetition_penalty", 0), ("logit_bias", {"a": 1}),
         ("logit_bias", {"1": 101}), ("logit_bias", {"-1": 1}), ("logit_bias", [1]), ("stop", 3), ("stop", [1]),
         ("stop", ""), ("stop", ["a"] * 17), ("stop_token_ids", [-1]), ("stop_token_ids", "1"), ("stream", "yes"),
-        ("stream", 1), ("min_tokens", -1), ("min_tokens", 1 << 16), ("stream_options", {"include_usage": True}), ("user", 3),
+        ("stream", 1), ("min_tokens", -1), ("min_tokens", 1 << 16), ("user", 3),
+        ("stream_options", {"include_usage": True}),
         ("model", 3), ("ignore_eos", "true"),
     ],
 )  # fmt: skip
