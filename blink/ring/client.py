@@ -153,7 +153,9 @@ class RingClient:
         assert partition is not None
         cancels, self._cancels = self._cancels, []
         for stream in cancels:
-            if not stream.finished:
+            if not stream.in_ring:  # a cancel must not outlive a commit that never landed
+                self._cancels.append(stream)
+            elif not stream.finished:
                 stream.tickets += 1
                 self._work.write([partition.cancel_write(stream)], lambda s=stream: self._landed(s))  # type: ignore[misc]
         if self._now >= self._alive_at and not self._alive_in_flight:
@@ -318,6 +320,7 @@ class RingClient:
         assert self._partition is not None
         assert self._reader is not None
         self._doorbell.all_rung(self._partition.seq)
+        self._cancels = [s for s in self._partition.streams.values() if s.cancelled and not s.finished]
         self._reader.forget()
         self._pulse.resume(self._now)
         self._cut_at = None

@@ -59,7 +59,7 @@ class Partition:
             self.inputs.free(prompt_off)
             raise
         gen = (int(self.slots.gens[slot]) + 1) & words.MASK32
-        self.seq = (self.seq + 1) & words.MASK32
+        self.seq = words.next_seq(self.seq)
         handle = Handle(self.header.epoch, slot, gen)
         stream = Stream(slot, gen, self.seq, handle, request, prompt_off, out_off)
         stream.chain = [
@@ -86,8 +86,8 @@ class Partition:
         self.inherited += stream.request is None
 
     def settle(self, stream: Stream) -> None:
-        """Free slot and extents once the stream has finished and no work request can touch them."""
-        if not stream.finished or stream.tickets:
+        """Free slot and extents, once, when the stream has finished and no work request can touch them."""
+        if not stream.finished or stream.tickets or self.streams.get(stream.slot) is not stream:
             return
         del self.streams[stream.slot]
         self.slots.release(stream.slot)

@@ -65,14 +65,11 @@ def reconcile(partition: Partition, survey: Survey) -> list[tuple[Stream, Chain]
         if stream.finished or (committed and survey.terminal[slot]):
             continue
         if stream.lost:
-            chain = _abandon(partition, stream, survey.db)
-        else:
-            if not stream.in_ring and not committed:
-                chain = list(stream.chain)
-            elif not stream.in_ring and not claimed:
-                chain = stream.chain[:-1]
-            if stream.cancelled:
-                chain.append(partition.cancel_write(stream))
+            chain = _abandon(partition, stream, committed, survey.db)
+        elif not stream.in_ring and not committed:
+            chain = stream.chain
+        elif not stream.in_ring and not claimed:
+            chain = stream.chain[:-1]
         if chain:
             plan.append((stream, chain))
     return plan
@@ -81,23 +78,25 @@ def reconcile(partition: Partition, survey: Survey) -> list[tuple[Stream, Chain]
 def take_over(header: Header, survey: Survey) -> tuple[Partition, list[tuple[Stream, Chain]]]:
     """Bookkeeping for a partition that another process may have used, and the chains that end what it left behind."""
     seq = survey.db
-    for q in survey.seqs[survey.gens != 0].tolist():
+    for q in survey.seqs[survey.seqs != 0].tolist():
         seq = q if words.after(q, seq) else seq
     partition = Partition(header, survey.gens, seq)
     plan: list[tuple[Stream, Chain]] = []
     for slot in np.flatnonzero(~survey.terminal).tolist():
         stream = Stream(slot, int(survey.gens[slot]), int(survey.seqs[slot]), cancelled=True, lost=True)
         partition.add(stream)
-        plan.append((stream, _abandon(partition, stream, survey.db)))
+        plan.append((stream, _abandon(partition, stream, True, survey.db)))
     return partition, plan
 
 
-def _abandon(partition: Partition, stream: Stream, db: int) -> Chain:
-    """End a stream nobody waits for: cancel it, and make its record whole if the doorbell never covered it."""
+def _abandon(partition: Partition, stream: Stream, committed: bool, db: int) -> Chain:
+    """End a stream nobody waits for: cancel it, and make its record whole if the doorbell never covered it.
+
+    Without a commit in the ring there is no cancel either: should the commit then be lost in a crash, the cancel would
+    hit the next request of that generation. The null request ends by itself.
+    """
     chain: Chain = []
     if words.after(stream.seq, db):
-        chain = [
-            (partition.request_off(stream.slot), null_request(stream.gen, stream.seq)),
-            partition.commit_write(stream),
-        ]
-    return [*chain, partition.cancel_write(stream)]
+        chain.append((partition.request_off(stream.slot), null_request(stream.gen, stream.seq)))
+    chain.append(partition.cancel_write(stream) if committed else partition.commit_write(stream))
+    return chain

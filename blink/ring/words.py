@@ -47,6 +47,11 @@ def pack_commit(gen: int, seq: int) -> int:
     return seq << 32 | gen
 
 
+def next_seq(seq: int) -> int:
+    """The sequence number after ``seq``. 0 is left out, so that a commit word of 0 is a slot that never had one."""
+    return seq + 1 & MASK32 or 1
+
+
 def after(a: int, b: int) -> bool:
     """Whether 32-bit sequence number ``a`` is later than ``b``, wrapping: true for differences of 1 to 2**31 - 1."""
     return 0 < (a - b) & MASK32 < 1 << 31
