@@ -14,19 +14,25 @@ from blink.errors import BlinkError
 U32 = npt.NDArray[np.uint32]
 
 
-@cache
-def library() -> ctypes.CDLL:
-    """Load libblink_core. Raises BlinkError where the package was not built."""
+def load(name: str) -> ctypes.CDLL:
+    """Load a library of this package, such as "libblink_core.so". Raises BlinkError where it was not built."""
     # An editable install keeps the library in site-packages, beside the metadata and not beside the sources.
     import blink
 
     for folder in blink.__path__:
-        path = Path(folder) / "libblink_core.so"
+        path = Path(folder) / name
         if path.exists():
-            lib = ctypes.CDLL(str(path))
-            break
-    else:
-        raise BlinkError("libblink_core.so is missing from the blink package", "install it: `pip install .`")
+            try:
+                return ctypes.CDLL(str(path))
+            except OSError as e:
+                raise BlinkError(f"{path} cannot be loaded ({e})", "install what it names, or build it here") from None
+    raise BlinkError(f"{name} is missing from the blink package", "install it: `pip install .`")
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """libblink_core, with the types of its ring primitives. Raises BlinkError where the package was not built."""
+    lib = load("libblink_core.so")
     p, u32, u64, size = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t
     for name, result, args in (
         ("blink_load_acquire", u64, [p]),

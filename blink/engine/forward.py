@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from blink.engine.attention import PagedCache
+from blink.engine.cache import PagedCache
+from blink.engine.cpu import Cpu
 from blink.engine.linear import Linear
 from blink.engine.mlp import FeedForward
 from blink.engine.rope import RopeTable
@@ -43,12 +44,12 @@ class Weights:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Packed tokens of a step: see :mod:`blink.engine.batch`; ``block_tables`` is by row, i32 [rows, lane_pages]."""
+    """Packed tokens of a step, see :mod:`blink.engine.batch`; ``rows`` is by token, ``block_tables`` by row."""
 
     ids: I32
     positions: I32
     kv_index: I32
-    row_start: I32
+    rows: I32
     block_tables: I32
 
 
@@ -63,8 +64,10 @@ def rms_norm(x: F32, weight: F32, eps: float) -> F32:
 class Transformer:
     """Weights, rotary tables and cache of one model, for sequences up to ``context`` tokens."""
 
-    def __init__(self, spec: ModelSpec, weights: Weights, *, context: int, pages: int, page_tokens: int) -> None:
-        self.spec, self.weights = spec, weights
+    def __init__(
+        self, spec: ModelSpec, weights: Weights, *, context: int, pages: int, page_tokens: int, cpu: Cpu
+    ) -> None:
+        self.spec, self.weights, self.cpu = spec, weights, cpu
         self.rope = RopeTable(spec.rope, context)
         self.cache = PagedCache(spec.layers, pages, page_tokens, spec.kv_heads, spec.head_dim)
 
@@ -99,7 +102,14 @@ class Transformer:
         self.rope.rotate(k, tokens.positions)
         self.cache.keys[i, tokens.kv_index] = k
         self.cache.values[i, tokens.kv_index] = v
-        mixed = self.cache.attend(
-            i, q, tokens.positions, tokens.row_start, tokens.block_tables, spec.windows[i]
-        )  # fmt: skip
+        mixed = self.cpu.attend(
+            q,
+            self.cache.keys[i],
+            self.cache.values[i],
+            positions=tokens.positions,
+            rows=tokens.rows,
+            tables=tokens.block_tables,
+            page_tokens=self.cache.page_tokens,
+            window=spec.windows[i],
+        )
         return layer.output(mixed.reshape(n, spec.q_width))

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blink.engine.buffers import BatchBuffers
+from blink.engine.cpu import Cpu
 from blink.engine.forward import Tokens, Transformer
 from blink.engine.sampling import LogprobRecord, SampleParams, sample
 from blink.engine.weights import WeightLoader
@@ -26,7 +27,7 @@ class StepError(Exception):
 
 
 class ReferenceEngine:
-    """An :class:`~blink.engine.engine.Engine` over ``buffers`` whose cache has ``pages`` pages of ``page_tokens`` tokens.
+    """An :class:`~blink.engine.engine.Engine` over ``buffers``, its cache being ``pages`` pages of ``page_tokens``.
 
     ``tensors`` are the checkpoint's, by HuggingFace name; they are copied one at a time. ``eos`` are the ids that a
     row's min_tokens bans besides its own stop ids. ``threads`` is the number of CPU threads, all of them by default.
@@ -49,16 +50,20 @@ class ReferenceEngine:
         self.spec, self.buffers, self.eos = spec, buffers, tuple(eos)
         self.page_tokens = page_tokens
         self.context = max_context or buffers.dims["lane_pages"] * page_tokens
-        weights = WeightLoader(spec, tensors).load()
-        self.model = Transformer(spec, weights, context=self.context, pages=pages, page_tokens=page_tokens)
+        self._cpu = Cpu(threads)
+        weights = WeightLoader(spec, tensors, self._cpu).load()
+        self.model = Transformer(
+            spec, weights, context=self.context, pages=pages, page_tokens=page_tokens, cpu=self._cpu
+        )  # fmt: skip
         self._entries = pages * page_tokens
         # What was fed at each position of each lane. Penalties count it, so a lane that was paused and is fed again
         # has the same state as one that never stopped, and nothing needs clearing.
         self._fed = np.zeros((buffers.dims["lanes"], self.context), np.int32)
 
     def close(self) -> None:
-        """Release weights and cache."""
+        """Release weights and cache, and end the threads."""
         del self.model
+        self._cpu.close()
 
     def run(self) -> None:
         """Execute the step that the buffers describe; see :class:`blink.engine.engine.Engine`."""
@@ -77,10 +82,11 @@ class ReferenceEngine:
         b.out_token[:rows] = -1
         self._check(rows, count)
         lanes, starts = b.row_lane[:rows], b.row_start[: rows + 1]
+        token_row = np.repeat(np.arange(rows, dtype=np.int32), np.diff(starts))
         tokens = Tokens(
-            b.token_ids[:count], b.positions[:count], b.kv_index[:count], starts, b.block_table[lanes]
+            b.token_ids[:count], b.positions[:count], b.kv_index[:count], token_row, b.block_table[lanes]
         )  # fmt: skip
-        self._fed[np.repeat(lanes, np.diff(starts)), tokens.positions] = tokens.ids
+        self._fed[lanes[token_row], tokens.positions] = tokens.ids
         with np.errstate(all="ignore"):  # what is not finite is found where it is sampled
             hidden = self.model.hidden(tokens)
             wanted = np.flatnonzero(b.row_sample[:rows])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from blink.engine.cpu import Cpu
 from blink.engine.forward import Layer, Weights
 from blink.engine.linear import Linear
 from blink.engine.mlp import FeedForward, Mlp, Moe
@@ -36,8 +37,8 @@ def to_float32(name: str, tensor: npt.NDArray[Any]) -> F32:
 class WeightLoader:
     """Takes tensors one at a time, so that where ``tensors`` loads lazily no more than one is in memory twice."""
 
-    def __init__(self, spec: ModelSpec, tensors: Tensors) -> None:
-        self.spec, self.tensors = spec, tensors
+    def __init__(self, spec: ModelSpec, tensors: Tensors, cpu: Cpu) -> None:
+        self.spec, self.tensors, self.cpu = spec, tensors, cpu
 
     def load(self) -> Weights:
         """All weights. Raises BlinkError naming a tensor that is missing or has the wrong shape or type."""
@@ -64,7 +65,7 @@ class WeightLoader:
 
     def _linear(self, parts: list[tuple[str, int]], inputs: int, bias: bool = False) -> Linear:
         """A matrix of the stacked ``parts``, each (tensor name, outputs), with their biases."""
-        linear = Linear(sum(outputs for _, outputs in parts), inputs)
+        linear = Linear(sum(outputs for _, outputs in parts), inputs, self.cpu)
         start = 0
         for name, outputs in parts:
             linear.fill(start, self._tensor(name, (outputs, inputs)))
@@ -120,4 +121,10 @@ class WeightLoader:
         experts, width, hidden = self.spec.moe.experts, self.spec.moe.intermediate, self.spec.hidden
         gate_up = self._tensor(at + "gate_up_proj", (experts, 2 * width, hidden))
         down = self._tensor(at + "down_proj", (experts, hidden, width))
-        return [Mlp(Linear.of(gate_up[e]), Linear.of(down[e])) for e in range(experts)]
+        return [Mlp(self._packed(gate_up[e]), self._packed(down[e])) for e in range(experts)]
+
+    def _packed(self, weight: F32) -> Linear:
+        outputs, inputs = weight.shape
+        linear = Linear(outputs, inputs, self.cpu)
+        linear.fill(0, weight)
+        return linear

@@ -53,7 +53,7 @@ def test_hidden_states_and_logits(pair):
     harness.feed({0: PROMPT}, sample=False)
     b, n = harness.buffers, len(PROMPT)
     seen: dict[int, np.ndarray] = {}
-    tokens = Tokens(b.token_ids[:n], b.positions[:n], b.kv_index[:n], b.row_start[:2], b.block_table[[0]])
+    tokens = Tokens(b.token_ids[:n], b.positions[:n], b.kv_index[:n], np.zeros(n, np.int32), b.block_table[[0]])
     last = harness.engine.model.hidden(tokens, lambda i, x: seen.__setitem__(i, x.copy()))
     for i in range(spec.layers):  # transformers' last entry is after the final norm, so the logits stand for it
         np.testing.assert_allclose(seen[i], theirs.hidden_states[i][0].numpy(), **TOLERANCE, err_msg=f"layer {i}")
@@ -83,6 +83,6 @@ def test_context_beyond_the_original_one(pair):
     harness.feed({0: ids})
     logits = teacher(model, ids).logits[0, -1].numpy()
     n, b = len(ids), harness.buffers
-    tokens = Tokens(b.token_ids[:n], b.positions[:n], b.kv_index[:n], b.row_start[:2], b.block_table[[0]])
+    tokens = Tokens(b.token_ids[:n], b.positions[:n], b.kv_index[:n], np.zeros(n, np.int32), b.block_table[[0]])
     ours = harness.engine.model.logits(harness.engine.model.hidden(tokens)[-1:])[0]
     np.testing.assert_allclose(ours, logits, **TOLERANCE)
