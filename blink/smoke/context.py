@@ -47,7 +47,8 @@ class Context:
 
     @cached_property
     def operator(self) -> Operator:
-        """A ring client on the operator's partition."""
+        """A ring client on the operator's partition, of a ring that exists."""
+        _ = self.observer
         operator = Operator(self.config, self.lease)
         self._stack.callback(operator.close)
         return operator

@@ -16,6 +16,8 @@ from blink.ring.shm import ShmTransport
 from blink.smoke.check import CheckError, Deadline
 
 POLL_S = 0.0005
+UP_S = 10.0
+"""Time to attach, and for requests of an earlier operator to end."""
 
 
 @dataclass
@@ -36,8 +38,12 @@ class Operator:
 
     def wait_up(self, deadline: Deadline) -> None:
         """Wait for the link to the ring."""
-        while not self.client.health().link_up:
-            deadline.left("the link to the ring")
+        give_up = time.monotonic() + UP_S
+        while down := self.client.health().down:
+            deadline.left(f"the ring ({down})")
+            self._refuse_stall()
+            if time.monotonic() > give_up:
+                raise CheckError(f"waited {UP_S:g} s for the ring: {down}", "`blink status`, and the backend's log")
             self._cycle()
 
     def ask(self, prompts: Sequence[Sequence[int]], max_tokens: int, deadline: Deadline) -> list[Answer]:
@@ -51,6 +57,7 @@ class Operator:
             answers[self.client.submit(request)] = Answer()
         while any(a.reason is None for a in answers.values()):
             deadline.left("a request to complete")
+            self._refuse_stall()
             for update in self.client.poll(time.monotonic()):
                 if (answer := answers.get(update.handle)) is None:
                     continue
@@ -75,6 +82,13 @@ class Operator:
         while self.client.health().free_slots < slots:
             deadline.left("the slot to become empty")
             self._cycle()
+
+    def _refuse_stall(self) -> None:
+        if self.client.health().stalled:
+            raise CheckError(
+                "the scheduler's beat stands while a request waits",
+                "the backend was killed, stopped or hangs: look at its process and its log",
+            )
 
     def _cycle(self) -> None:
         self.client.poll(time.monotonic())
