@@ -65,14 +65,11 @@ class OracleScheduler:
         self.memory, self._rng, self._lanes, self._burst = memory, rng, lanes, burst
         self._g, self._f = memory.region(Region.G, 0), memory.region(Region.F, 0)
         n = memory.geometry.slots_per_part
-        self.gens = gens if gens is not None else [0] * n
+        self.gens = list(gens) if gens is not None else [0] * n
         self.live: dict[int, Claim] = {}
         self.claims: list[Claim] = []
         self.torn = 0
         self._beat = self._pub_seq = 0
-        if gens is not None:
-            for slot, gen in enumerate(gens):
-                self._store(memory.geometry.status_off + STATUS.size * slot, words.pack_w0(gen, 5, 1, 0))
 
     def _load(self, offset: int) -> int:
         return int(self._f[offset : offset + 8].view(np.uint64)[0])

@@ -148,7 +148,7 @@ class Rules:
     cancel_after_commit: bool = True  # a cancel is posted only once its commit has landed
 
 
-class Violation(Exception):
+class ViolationError(Exception):
     """A rule of the protocol that does not hold."""
 
 
@@ -207,9 +207,7 @@ def breaks(state: State, rules: Rules) -> Iterator[State]:
         if state.cuts and worker.mode is not Mode.BOOT:
             books = tuple(b._replace(read=None) for b in worker.books)
             for books_after in {books, tuple(_given_up(b) for b in books)}:  # a short and a long cut
-                yield broken._replace(
-                    worker=worker._replace(mode=Mode.CUT, books=books_after), cuts=state.cuts - 1
-                )
+                yield broken._replace(worker=worker._replace(mode=Mode.CUT, books=books_after), cuts=state.cuts - 1)
         if state.crashes:
             fresh = Worker(Mode.BOOT, (Book(),) * len(worker.books), 0, worker.incarnation + 1)
             yield broken._replace(worker=fresh, crashes=state.crashes - 1)
@@ -258,7 +256,7 @@ def read(state: State, slot: int) -> State | None:
     else:
         count, ended = book.read
         if book.phase is Phase.RUNG and any(t != book.gen for t in memory.tokens[slot][book.have : count]):
-            raise Violation("6: delivered a token of another request")
+            raise ViolationError("6: delivered a token of another request")
         after = book._replace(read=None, have=max(book.have, count))
         if ended and not pending(state, slot):
             after = after._replace(phase=Phase.IDLE, cancelled=False)
@@ -390,12 +388,12 @@ def claim(state: State, slot: int, rules: Rules) -> State:
     if rules.check and (request.gen, request.seq) != (gen, seq):
         return state._replace(lanes=put(state.lanes, slot, lane._replace(seen=None)))
     if (request.gen, request.seq) != (gen, seq):
-        raise Violation("3: claimed before the record had landed")
+        raise ViolationError("3: claimed before the record had landed")
     if request.payload != NOTHING and memory.prompt[slot] != request.payload:
-        raise Violation("3: claimed before the prompt had landed")
-    if book.gen == gen and book.phase in (Phase.POSTED, Phase.RUNG) and state.worker.mode is Mode.UP:
-        if request.payload != (gen, state.worker.incarnation):
-            raise Violation("9: claimed a request of an older frontend")
+        raise ViolationError("3: claimed before the prompt had landed")
+    awaited = book.gen == gen and book.phase in (Phase.POSTED, Phase.RUNG) and state.worker.mode is Mode.UP
+    if awaited and request.payload != (gen, state.worker.incarnation):
+        raise ViolationError("9: claimed a request of an older frontend")
     null = request.payload == NOTHING
     return state._replace(
         memory=memory._replace(status=put(memory.status, slot, Status(gen, null, 0))),
@@ -408,7 +406,7 @@ def work(state: State, slot: int, size: Size) -> State:
     memory, lane, book = state.memory, state.lanes[slot], state.worker.books[slot]
     cancelled = memory.cancel[slot] == lane.gen
     if cancelled and book.gen == lane.gen and book.phase is not Phase.IDLE and not book.cancelled:
-        raise Violation("11: a cancel hit a request that nobody cancelled")
+        raise ViolationError("11: a cancel hit a request that nobody cancelled")
     if cancelled or lane.count == size.tokens:
         status = Status(lane.gen, True, lane.count)
         lane = lane._replace(live=False)
@@ -422,7 +420,7 @@ def work(state: State, slot: int, size: Size) -> State:
 
 
 def successors(state: State, size: Size, rules: Rules) -> Iterator[State]:
-    """Every state that may follow. Raises Violation."""
+    """Every state that may follow. Raises ViolationError."""
     yield from network(state)
     yield from frontend(state, size, rules)
     yield from breaks(state, rules)
@@ -449,7 +447,7 @@ class Result:
     trace: tuple[State, ...] = ()
 
 
-def explore(size: Size, rules: Rules = Rules()) -> Result:  # noqa: B008 - frozen
+def explore(size: Size, rules: Rules = Rules()) -> Result:
     """Visit every reachable state, then check that a quiet one can be reached from each."""
     n = size.slots
     memory = Memory(
@@ -484,7 +482,7 @@ def explore(size: Size, rules: Rules = Rules()) -> Result:  # noqa: B008 - froze
                     before.append([])
                     todo.append(j)
                 before[j].append(i)
-        except Violation as v:
+        except ViolationError as v:
             return Result(str(v), len(order), trace(i))
     good = [i for i, state in enumerate(order) if quiet(state)]
     reaches = bytearray(len(order))

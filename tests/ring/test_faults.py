@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blink.ring import words
-from blink.ring.layout import F_HEAD, Geometry
+from blink.ring.layout import COMMAND, F_HEAD, STATUS, Geometry, Reason, State
 from blink.ring.transport import Region
 from tests.ring.adversarial import RingMemory
 from tests.ring.oracle import OracleScheduler
@@ -81,17 +81,23 @@ def play(world: World, actions: list[str]) -> None:
     world.quiesce()
 
 
+def preset(memory: RingMemory, gens: list[int] | None, db: int | None) -> None:
+    """Make the ring look as if slots had been used up to ``gens`` and sequence numbers up to ``db``."""
+    if gens is None or db is None:
+        return
+    f, g, geometry = memory.region(Region.F, 0), memory.region(Region.G, 0), memory.geometry
+    commits = f[geometry.cmd_off :][: COMMAND.size * len(gens)].view(np.uint32).reshape(-1, 4)
+    commits[:, 0], commits[:, 1] = gens, db
+    f[:8].view(np.uint64)[F_HEAD.offset("db") // 8] = words.pack_checked(db)
+    status = g[geometry.status_off :][: STATUS.size * len(gens)].view(np.uint64)
+    status[::2] = [words.pack_w0(gen, State.DECODE_COMPLETED, Reason.LENGTH, 0) for gen in gens]
+
+
 def make_world(seed: int, *, geometry: Geometry = SMALL, gens: list[int] | None = None, db: int | None = None) -> World:
     rng = random.Random(seed)
     memory = RingMemory(geometry)
-    f = memory.region(Region.F, 0)
-    if gens is not None:
-        commits = f[geometry.cmd_off :][: 16 * geometry.slots_per_part].view(np.uint32).reshape(-1, 4)
-        commits[:, 0] = gens
-        commits[:, 1] = db
-    if db is not None:
-        f[:8].view(np.uint64)[F_HEAD.offset("db") // 8] = words.pack_checked(db)
-    oracle = OracleScheduler(memory, rng, gens=list(gens) if gens is not None else None)
+    preset(memory, gens, db)
+    oracle = OracleScheduler(memory, rng, gens=gens)
     world = World(memory, rng)
     world.scheduler = StepwiseOracle(world, oracle)
     return world

@@ -128,9 +128,14 @@ class World:
         bias = {5: 1.0} if rng.random() < 0.2 else {}
         stop = tuple(range(990, 990 + rng.choice((0, 3, 6)))) if rng.random() < 0.3 else ()
         request = SubmitRequest(
-            prompt, rng.choice((1, 2, 4, 11)), SamplingParams(seed=rng.getrandbits(64), temperature=0.0, logit_bias=bias),
-            stop_ids=stop, ignore_eos=True, min_tokens=1000, logprobs=rng.choice((None, None, 0, 3)),
-        )  # fmt: skip
+            prompt,
+            rng.choice((1, 2, 4, 11)),
+            SamplingParams(seed=rng.getrandbits(64), temperature=0.0, logit_bias=bias),
+            stop_ids=stop,
+            ignore_eos=True,
+            min_tokens=1000,
+            logprobs=rng.choice((None, None, 0, 3)),
+        )
         busy_f, busy_g = self.net.in_flight(Region.F), self.net.in_flight(Region.G)
         try:
             handle = self.client.submit(request)

@@ -1,0 +1,128 @@
+"""The client against the real scheduler core, with a trivial engine, over the adversarial transport."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blink.backend.scheduler import Decision, Scheduler, SchedulerConfig
+from blink.engine.batch import Kind
+from blink.engine.buffers import BatchBuffers
+from blink.ring import words
+from blink.ring.layout import COMMAND, Geometry, State
+from blink.ring.transport import Region
+from tests.ring.adversarial import RingMemory
+from tests.ring.oracle import expected_logprob, next_token
+from tests.ring.test_faults import ACTIONS, FAULTS, play, preset, scripts
+from tests.ring.world import SMALL, World
+
+MAX_CONTEXT, PAGE_TOKENS, PAGES, VOCAB = 20, 4, 6, 997
+
+
+class Core:
+    """The scheduler core and the test model, one half of a step at a time. ``PAGES`` is small, so it preempts."""
+
+    def __init__(self, world: World, rng: random.Random, gens: list[int] | None) -> None:
+        self._world, self._rng, self._time = world, rng, 1_000_000_000
+        config = SchedulerConfig(
+            lanes=3, records=6, page_tokens=PAGE_TOKENS, pages=PAGES, max_context=MAX_CONTEXT, vocab=VOCAB,
+            batch_tokens=12, ext_words=600, claims_per_step=2, alive_ms=0,
+        )  # fmt: skip
+        self._buffers = BatchBuffers(config.dims)
+        memory = world.memory
+        self.scheduler = Scheduler(config, memory.geometry, memory.g, memory.f, self._buffers)
+        for slot, gen in enumerate(gens or ()):
+            self.scheduler.set_generation(slot, gen)
+        self._decision: Decision | None = None
+        self._attended = False
+        self._started = 0
+        self._newest: int | None = None
+
+    def step(self) -> None:
+        self._time += 100_000
+        if self._decision is None:
+            self._decision = self.scheduler.begin(self._time)
+            self._attended = False
+        elif not self._attended:
+            self.scheduler.attend(self._time)
+            self._attended = True
+        else:
+            if self._decision.kind in (Kind.PREFILL, Kind.DECODE):
+                self._run_model()
+            self._decision = None
+            self.scheduler.check_integrity()
+        self._check()
+
+    def _run_model(self) -> None:
+        b = self._buffers
+        for row in range(int(b.control["rows"][0])):
+            last = int(b.row_start[row + 1]) - 1
+            if not b.row_sample[row]:
+                continue
+            token = next_token(int(b.token_ids[last]), int(b.positions[last]) + 1, VOCAB)
+            b.out_token[row] = token
+            lp_n = int(b.lane_params["lp_n"][b.row_lane[row]])
+            record = b.out_logprob[row]
+            record["chosen"], top = expected_logprob(token, lp_n, VOCAB)
+            record["n"] = lp_n
+            record["ids"][:lp_n] = [t for t, _ in top]
+            record["values"][:lp_n] = [v for _, v in top]
+        b.control["done"][0] = b.control["step"][0]
+
+    def _check(self) -> None:
+        counters = self.scheduler.counters()
+        assert counters["TORN"] == 0, "3: a request was visible before its chain had completed"
+        assert counters["DOORBELL_BAD"] == 0, "10: a doorbell without its complement"
+        self._world.monitor.check()
+        started = self._world.monitor.started
+        seqs = [seq for seq in map(self._claimed_seq, started[self._started :]) if seq is not None]
+        self._started = len(started)
+        for seq in seqs:
+            assert self._newest is None or words.after(seq, self._newest), "14: claimed out of order"
+        for seq in seqs:
+            self._newest = seq if self._newest is None or words.after(seq, self._newest) else self._newest
+
+    def _claimed_seq(self, first_sight: tuple[int, int]) -> int | None:
+        """Sequence number of a request that was claimed to run; None for one that ended at once."""
+        slot, _ = first_sight
+        if words.unpack_w0(self._world.monitor.status()[slot]).state == State.DECODE_COMPLETED:
+            return None
+        offset = self._world.memory.geometry.cmd_off + COMMAND.size * slot
+        return int(self._world.memory.region(Region.F, 0)[offset : offset + 8].view(np.uint64)[0]) >> 32
+
+    def check_balance(self) -> None:
+        c = self.scheduler.counters()
+        for name in ("PAGES", "LANES", "RECORDS"):
+            assert c[f"{name}_TAKEN"] == c[f"{name}_RETURNED"], f"13: {name.lower()} leaked"
+
+
+def make_core_world(
+    seed: int, *, geometry: Geometry = SMALL, gens: list[int] | None = None, db: int | None = None
+) -> tuple[World, Core]:
+    rng = random.Random(seed)
+    memory = RingMemory(geometry, vocab=VOCAB, max_context=MAX_CONTEXT, pages=PAGES, lanes=3)
+    preset(memory, gens, db)
+    world = World(memory, rng)
+    core = Core(world, rng, gens)
+    world.scheduler = core
+    return world, core
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), scripts(ACTIONS * 2 + FAULTS, 120))
+def test_requests_survive_cuts_and_crashes(seed: int, actions: list[str]) -> None:
+    world, core = make_core_world(seed)
+    play(world, actions)
+    core.check_balance()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32), scripts(ACTIONS * 2 + FAULTS, 80), st.sampled_from((0xFFFE, 0xFFFFFFFE, 0x7FFFFFFF)))
+def test_generation_and_sequence_wrap_around(seed: int, actions: list[str], gen: int) -> None:
+    db = random.Random(seed).choice((gen, 0xFFFFFFFD))
+    world, core = make_core_world(seed, gens=[gen, gen, gen + 1, gen - 1], db=db)
+    play(world, actions)
+    core.check_balance()
