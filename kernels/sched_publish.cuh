@@ -37,9 +37,7 @@ BLINK_DEVICE void harvest_row(P &p, Sched &s, uint32_t i) {
     mark_dirty(p, s, row.record);
     count(p, s, COUNTER_OUTPUT_TOKENS);
     uint32_t reason = finish_reason(s, rec, (uint32_t)token);
-    if (reason == REASON_NONE) return;
-    end_record(p, s, row.record, reason);
-    rec.reason = reason; /* an answer that is whole is not cancelled any more */
+    if (reason != REASON_NONE) end_record(p, s, row.record, reason);
 }
 
 /* Collective. Whoever calls it has seen control.done == control.step with acquire ordering. */

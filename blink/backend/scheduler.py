@@ -67,10 +67,8 @@ class SchedulerConfig:
     def for_engine(cls, engine: EngineConfig, vocab: int, eos: Sequence[int], **changes: Any) -> SchedulerConfig:
         """The configuration for ``[engine]``, a vocabulary of ``vocab`` tokens and the end-of-sequence ids ``eos``.
 
-        ``changes`` replaces fields. Raises ValueError for more than 8 ids.
+        ``changes`` replaces fields.
         """
-        if len(eos) > MAX_EOS:
-            raise ValueError(f"eos: {len(eos)} end-of-sequence ids, but at most {MAX_EOS} are supported")
         fields: dict[str, Any] = {
             "lanes": engine.lanes,
             "records": engine.lanes + engine.queue,
@@ -94,7 +92,7 @@ class SchedulerConfig:
         return {"lanes": self.lanes, "tokens": self.batch_tokens, "lane_pages": self.lane_pages}
 
     def pack(self) -> npt.NDArray[Any]:
-        """The C ``SchedConfig``: a structured array of shape [1]."""
+        """The C ``SchedConfig``: a structured array of shape [1]. Raises ValueError for a list that is too long."""
         packed = np.zeros(1, SCHED_CONFIG.dtype())
         lists = {
             "decode_bucket": self.decode_bucket or decode_buckets(self.lanes),
@@ -104,6 +102,9 @@ class SchedulerConfig:
         counts = {"decode_bucket": "n_decode", "prefill_bucket": "n_prefill", "eos": "n_eos"}
         for name in SCHED_CONFIG.dtype().names or ():
             if name in lists:
+                room = packed[name].shape[1]
+                if len(lists[name]) > room:
+                    raise ValueError(f"{name}: {len(lists[name])} entries, but at most {room} fit")
                 packed[name][0, : len(lists[name])] = lists[name]
                 packed[counts[name]] = len(lists[name])
             elif name not in counts.values():

@@ -106,7 +106,7 @@ class Writer:
         return self.ring.geometry.out_off + slot * self.out_bytes
 
     def make(
-        self, slot: int, gen: int, seq: int, prompt: Any, max_tokens: int, *, ext: Any = (),
+        self, slot: int, gen: int, seq: int, prompt: Any, max_tokens: int, /, *, ext: Any = (),
         logprobs: int | None = None, ignore_eos: bool = False, **fields: Any,
     ) -> np.void:  # fmt: skip
         """A valid request record for ``slot``, or with ``fields`` replaced, not so valid; sealed with hash and CRC."""
@@ -152,7 +152,7 @@ class Writer:
         """The generation after the one in the commit word."""
         return (int(self.cmd["commit"][slot]) + 1) & MASK
 
-    def submit(self, slot: int, prompt: Any, max_tokens: int, **options: Any) -> tuple[int, int]:
+    def submit(self, slot: int, prompt: Any, max_tokens: int, /, **options: Any) -> tuple[int, int]:
         """Write everything and ring; returns (gen, seq)."""
         gen, self.seq = self.next_gen(slot), (self.seq + 1) & MASK
         self.write_words(slot, [*prompt, *options.get("ext", ())])
