@@ -27,10 +27,11 @@ exit codes: 0 all is well; 1 the cause and the remedy are on stderr; 2 the comma
 
 
 def _backend(args: argparse.Namespace) -> int:
+    from blink.backend.server import check
     from blink.backend.server import main as serve
     from blink.config import load_config
 
-    return serve(load_config(args.config))
+    return (check if args.check else serve)(load_config(args.config))
 
 
 def _frontend(args: argparse.Namespace) -> int:
@@ -134,6 +135,7 @@ def parser() -> argparse.ArgumentParser:
         "waits and stop after [engine] drain_timeout_s; a second signal stops at once.",
     )
     _with_config(backend)
+    backend.add_argument("--check", action="store_true", help="only say whether this machine could, and what it takes")
     backend.set_defaults(run=_backend)
 
     frontend = commands.add_parser("frontend", help="serve the OpenAI-compatible HTTP API")

@@ -35,17 +35,30 @@ def main(config: ApplianceConfig) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code. Raises BlinkError where this machine cannot serve."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s blink backend: %(message)s")
     stop = _StopSignals()
-    _require_supported(config)
     with RingLock(config.instance.ring_dir) as lock:
         lock.remove_stale_ring()
-        model = PreparedModel.open(config.model.path)
-        spec = ModelSpec.from_config(model.config)
-        _require_fit(config, spec)
-        plan = memory_plan(config, spec)
+        model, spec, plan = _examine(config)
         log.info("memory: %s", plan)
         plan.require(available_memory())
         _serve(config, spec, model, stop)
     return 0
+
+
+def check(config: ApplianceConfig) -> int:
+    """Print the memory that ``config`` takes; returns the exit code. Changes nothing, and may run beside a backend.
+
+    Raises BlinkError where this release cannot serve it: engine, transport, or shapes that the model does not have.
+    """
+    print(f"memory: {_examine(config)[2]}")
+    return 0
+
+
+def _examine(config: ApplianceConfig) -> tuple[PreparedModel, ModelSpec, MemoryPlan]:
+    _require_supported(config)
+    model = PreparedModel.open(config.model.path)
+    spec = ModelSpec.from_config(model.config)
+    _require_fit(config, spec)
+    return model, spec, memory_plan(config, spec)
 
 
 def _serve(config: ApplianceConfig, spec: ModelSpec, model: PreparedModel, stop: _StopSignals) -> None:
