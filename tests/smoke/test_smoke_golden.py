@@ -63,3 +63,10 @@ def test_a_record_that_is_not_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / FOLDER_FILE).write_text("not json")
     with pytest.raises(BlinkError, match="is not a golden record"):
         find_golden(tmp_path, FINGERPRINT)
+
+
+@pytest.mark.parametrize("path", sorted(golden.SHIPPED.glob("*.json")), ids=lambda p: p.stem[:12])
+def test_every_shipped_record_is_found_by_its_fingerprint(tmp_path: Path, path: Path) -> None:
+    found = find_golden(tmp_path, bytes.fromhex(path.stem))
+    assert found is not None
+    assert "transformers" in found.origin
