@@ -1,4 +1,7 @@
-"""Fetching a model from a HuggingFace hub, pinned to a commit, resumable.
+"""Fetching a model from a HuggingFace hub, pinned to a commit.
+
+A broken connection is resumed within a file by the hub's client; after a failed call the next one brings only the
+files that are not there whole.
 
 A token is taken from where the hub's own tools keep it (``HF_TOKEN``, or ``hf auth login``), and the hub's address
 from ``HF_ENDPOINT`` where none is given.
@@ -93,7 +96,6 @@ def download(snapshot: Snapshot, folder: Path) -> None:
 def _fetch(snapshot: Snapshot, names: list[str], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     total = sum(snapshot.files[n].size for n in names)
-    # Complete files and the beginnings of interrupted ones are there already.
     ensure_space(folder, max(0, total - _bytes_in(folder)))
     disable_progress_bars()  # they redraw one line with carriage returns, which is unreadable in a log
     with (
@@ -116,7 +118,7 @@ def _fetch(snapshot: Snapshot, names: list[str], folder: Path) -> None:
         if size != snapshot.files[name].size:
             raise BlinkError(
                 f"hub repository {snapshot.repo}: {name} came with {max(size, 0)} of {snapshot.files[name].size} bytes",
-                "try again: the download continues where it stopped",
+                "try again: files that came whole are kept",
             )
 
 
@@ -190,5 +192,5 @@ def _unreachable(address: str, error: BaseException) -> BlinkError:
     detail = " ".join(str(error).split())[:160] or type(error).__name__
     return BlinkError(
         f"the hub at {address} cannot be reached ({detail})",
-        "check the network and HF_ENDPOINT; what was downloaded is kept, and the next attempt continues it",
+        "check the network and HF_ENDPOINT; files that came whole are kept for the next attempt",
     )

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -36,7 +37,7 @@ class Manifest(BaseModel):
     revision: str
     identity: str
     fingerprint: str = Field(pattern="^[0-9a-f]{64}$")
-    files: dict[str, FileRecord]
+    files: dict[Annotated[str, Field(pattern=r"^[^/\x00]+$")], FileRecord]
 
     def write(self, folder: Path) -> None:
         """Write the file into ``folder``."""

@@ -92,8 +92,19 @@ def _prepare(
             if expected and expected.get(name, record.sha256) != record.sha256:
                 raise BlinkError(f"{name} from {source} arrived damaged (its SHA-256 differs)", "prepare it again")
         built.write(out)
+        _check(source, PreparedModel.open(out))
         replace(dest, out)
     return PreparedModel.open(dest)
+
+
+def _check(source: str, model: PreparedModel) -> None:
+    """Find now what would stop a server from starting. Raises BlinkError."""
+    tokens, rows = model.tokenizer().vocab_size, int(model.config["vocab_size"])
+    if tokens > rows:
+        raise BlinkError(
+            f"{source}: its tokenizer has {tokens} tokens, and the model knows {rows}",
+            "use the tokenizer that belongs to the model",
+        )
 
 
 def _unchanged(current: PreparedModel, source: str) -> PreparedModel:

@@ -89,10 +89,10 @@ def read_entries(path: Path) -> dict[str, TensorEntry]:
 def _entry(path: Path, name: str, value: Any, start: int, size: int) -> TensorEntry:
     try:
         dtype, shape, (begin, end) = value["dtype"], tuple(value["shape"]), value["data_offsets"]
-        integers = all(type(n) is int and n >= 0 for n in (*shape, begin, end))
+        valid = isinstance(dtype, str) and all(type(n) is int and n >= 0 for n in (*shape, begin, end))
     except (TypeError, KeyError, ValueError):
-        integers = False
-    if not integers:
+        valid = False
+    if not valid:
         raise _broken(path, f"tensor {name} has no valid dtype, shape and data_offsets")
     if dtype not in DTYPES:
         raise BlinkError(
