@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import socket
 import ssl
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -45,11 +47,17 @@ def main(config: ApplianceConfig) -> int:
 def _serve_here(config: ApplianceConfig) -> int:
     listener = _bind(config.frontend)
     with listener:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _exit)  # before uvicorn's own, and again when it has drained
         app = create_app(config)
         log = logging.getLogger("blink.frontend")
         log.info("listening on %s port %d", config.frontend.host, config.frontend.port)
         uvicorn.Server(uvicorn.Config(app, **_options(config.frontend))).run(sockets=[listener])
     return 0
+
+
+def _exit(_: int, __: FrameType | None) -> None:
+    sys.exit(0)
 
 
 def _serve_with_workers(config: ApplianceConfig) -> int:

@@ -264,6 +264,16 @@ def test_echo(complete: Post, http: httpx.Client, tokenizer: Tokenizer) -> None:
     assert complete(prompt=ids, max_tokens=5, ignore_eos=True, echo=True)["choices"][0]["text"] == "The capital" + plain
 
 
+def test_a_prompt_that_ends_inside_a_character(complete: Post, tokenizer: Tokenizer) -> None:
+    """vllm 48853: the answer completes the character; the prompt is not said again."""
+    by_bytes = {tokenizer.token_bytes(i): i for i in range(tokenizer.vocab_size)}
+    *start, last = [by_bytes[bytes([b])] for b in "🌶".encode()]
+    prompt = [*tokenizer.encode("The capital"), *start]
+    forced = {"logit_bias": {str(last): 100}, "max_tokens": 1}
+    assert complete(prompt=prompt, **forced)["choices"][0]["text"] == "🌶"
+    assert complete(prompt=prompt, **forced, echo=True)["choices"][0]["text"] == "The capital🌶"
+
+
 def test_no_double_bos(http: httpx.Client, complete: Post, tokenizer: Tokenizer) -> None:
     """vllm 4688, 5278, 27486, 55197."""
     ids = http.post("/tokenize", json={"messages": HELLO}).json()["tokens"]

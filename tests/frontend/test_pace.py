@@ -1,0 +1,23 @@
+"""How often the ring is polled."""
+
+from __future__ import annotations
+
+from blink.frontend.reader import BUSY_S, FLOOR_S, IDLE_S, URGENT_S, Pace
+
+
+def test_it_backs_off_to_a_ceiling_and_news_brings_it_back() -> None:
+    pace = Pace()
+    pauses = [pace.next(news=False, urgent=0, outstanding=1) for _ in range(20)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] <= 2 * FLOOR_S
+    assert pauses[-1] == BUSY_S
+    assert pace.next(news=True, urgent=0, outstanding=1) == FLOOR_S
+
+
+def test_a_request_without_a_first_token_bounds_the_pause_further() -> None:
+    pace = Pace()
+    assert max(pace.next(news=False, urgent=1, outstanding=3) for _ in range(20)) == URGENT_S < BUSY_S
+
+
+def test_without_requests_it_only_keeps_the_beat() -> None:
+    assert Pace().next(news=False, urgent=0, outstanding=0) == IDLE_S < 1.0  # RingClient wants a poll every second
