@@ -1,0 +1,52 @@
+"""The locks: whole, hashed, consistent, and silent about where packages come from."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+
+from tests.ansible.playbook import ROOT
+
+FOLDER = ROOT / "requirements"
+LOCKS = sorted(p.name for p in FOLDER.glob("*.txt"))
+PIN = re.compile(r"^([a-z0-9-]+)==(\S+)(?: ; (.*?))? \\$", re.MULTILINE)
+
+
+def pins(lock: str) -> dict[str, str]:
+    return {name: version for name, version, _ in PIN.findall((FOLDER / lock).read_text())}
+
+
+def test_there_is_a_lock_for_each_kind_of_machine() -> None:
+    assert LOCKS == ["backend.txt", "control.txt", "dev.txt", "frontend.txt", "local.txt", "model.txt"]
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_package_is_pinned_with_hashes(lock: str) -> None:
+    text = (FOLDER / lock).read_text()
+    requirements = [line for line in text.splitlines() if line and not line.startswith((" ", "#"))]
+    assert len(requirements) == len(PIN.findall(text)) > 0
+    assert text.count("--hash=sha256:") >= len(requirements)
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_no_lock_names_a_source(lock: str) -> None:
+    text = (FOLDER / lock).read_text()
+    assert not re.search(r"://|--(extra-)?index|--find-links|--trusted|file:", text)
+
+
+@pytest.mark.parametrize("lock", [lock for lock in LOCKS if lock != "model.txt"])
+def test_a_package_has_one_version_everywhere(lock: str) -> None:
+    assert pins(lock).items() <= pins("dev.txt").items()
+
+
+def test_no_user_needs_torch() -> None:
+    for lock in LOCKS:
+        assert not {"torch", "transformers"} & set(pins(lock))
+
+
+def test_locks_pin_what_builds_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["dependency-groups"]["build"] == project["build-system"]["requires"]
+    assert {"scikit-build-core", "cmake", "ninja"} <= set(pins("local.txt"))

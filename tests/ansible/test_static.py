@@ -1,0 +1,49 @@
+"""What can be said about playbooks without running them."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from tests.ansible.playbook import INVENTORIES, PLAYBOOKS, ROOT, ansible
+
+
+@pytest.mark.parametrize("inventory", INVENTORIES)
+@pytest.mark.parametrize("playbook", PLAYBOOKS)
+def test_playbook_parses_with_inventory(playbook: str, inventory: str) -> None:
+    ansible("ansible-playbook", "--syntax-check", "--inventory", f"inventory/{inventory}", playbook).require()
+
+
+@pytest.mark.slow
+def test_playbooks_pass_the_production_profile() -> None:
+    run = ansible("ansible-lint", "--profile", "production", "--offline", "--nocolor")
+    assert run.rc == 0, run.output
+    assert "production" in run.output
+
+
+@pytest.mark.parametrize("role", sorted(p.name for p in (ROOT / "roles").iterdir()))
+def test_role_states_its_arguments_and_explains_its_defaults(role: str) -> None:
+    folder = ROOT / "roles" / role
+    options = yaml.safe_load((folder / "meta/argument_specs.yml").read_text())["argument_specs"]["main"]["options"]
+    assert all(option["description"] for option in options.values())
+    defaults = folder / "defaults/main.yml"
+    if defaults.exists():
+        assert set(yaml.safe_load(defaults.read_text())) <= set(options)
+        assert defaults.read_text().startswith("#")
+
+
+def test_roles_need_no_collection() -> None:
+    modules = set()
+    for file in (ROOT / "roles").rglob("tasks/*.yml"):
+        modules |= {key for task in _tasks(yaml.safe_load(file.read_text())) for key in task if "." in key}
+    assert modules
+    assert {m for m in modules if not m.startswith("ansible.builtin.")} == set()
+
+
+def _tasks(items: list[dict[str, object]]) -> list[dict[str, object]]:
+    found = []
+    for item in items:
+        found.append(item)
+        for part in ("block", "rescue", "always"):
+            found += _tasks(item.get(part, []))  # type: ignore[arg-type]
+    return found
