@@ -177,7 +177,7 @@ class Scheduler:
         self._decision = np.zeros(1, DECISION.dtype())
         self._out = self._decision.ctypes.data
         self._keep = (g, f, buffers)
-        self._threads = threads
+        self.threads = threads
         _library().blink_sched_init(
             self._state,
             packed.ctypes.data,
@@ -194,17 +194,17 @@ class Scheduler:
         ``now_ns``
         is a test's clock; 0 takes the monotonic one.
         """
-        _library().blink_sched_step(self._state, now_ns, self._threads, self._out)
+        _library().blink_sched_step(self._state, now_ns, self.threads, self._out)
         return self._decided()
 
     def begin(self, now_ns: int = 0) -> Decision | None:
         """The first half of a step for a driver that stays beside the running batch; None while it runs."""
-        began = _library().blink_sched_begin(self._state, now_ns, self._threads, self._out)
+        began = _library().blink_sched_begin(self._state, now_ns, self.threads, self._out)
         return self._decided() if began else None
 
     def attend(self, now_ns: int = 0) -> None:
         """The second half, while the batch runs: publish what the last one produced, and scan the ring."""
-        _library().blink_sched_attend(self._state, now_ns, self._threads)
+        _library().blink_sched_attend(self._state, now_ns, self.threads)
 
     def request(self, control: Control) -> None:
         """Ask the scheduler to run, drain or stop; callable from any thread."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from blink.ring.layout import Flag, Geometry, Reason, State
 
 MASK = 0xFFFFFFFF
 CANARY = 0xA5
+CHAIN = ("prompt", "request", "commit")
 
 
 def checked(value: int) -> int:
@@ -160,6 +161,51 @@ class Writer:
         self.commit(slot, gen, self.seq)
         self.ring_bell(self.seq)
         return gen, self.seq
+
+    def submit_in_pieces(self, slot: int, prompt: Any, max_tokens: int, landed: Sequence[str]) -> Iterator[None]:
+        """A submit of which only the pieces ``landed`` of its chain arrive, in that order, before the worker dies.
+
+        Yields after each. A chain that landed as a whole is then rung.
+        """
+        gen, self.seq = self.next_gen(slot), (self.seq + 1) & MASK
+        for piece in landed:
+            match piece:
+                case "prompt":
+                    self.write_words(slot, prompt)
+                case "request":
+                    self.request[slot] = self.make(slot, gen, self.seq, prompt, max_tokens)
+                case "commit":
+                    self.commit(slot, gen, self.seq)
+            yield
+        if len(landed) == len(CHAIN):
+            self.ring_bell(self.seq)
+            yield
+
+    def recover(self) -> Iterator[None]:
+        """What a restarted worker does to get all its slots back (docs/protocol.md), from what stands in F and G.
+
+        Yields after each word it writes, and while it waits.
+        """
+        bell = int(self.f_head["db"][0]) & MASK
+        commits = {s: (int(w) & MASK, int(w) >> 32) for s, w in enumerate(self.cmd["commit"].tolist()) if w}
+        for seq in [seq for _, seq in commits.values()] + [bell]:
+            if 0 < (seq - self.seq) & MASK < 1 << 31:
+                self.seq = seq
+        for slot, (gen, seq) in commits.items():
+            if self.ended(slot):
+                continue
+            self.cancel(slot, gen)
+            yield
+            if 0 < (seq - bell) & MASK < 1 << 31:
+                null = np.zeros(1, layout.REQUEST.dtype())[0]
+                null["gen"], null["seq"] = gen, seq
+                null["crc"] = core.crc32c(np.frombuffer(null.tobytes(), np.uint32)[:31])
+                self.request[slot] = null
+                yield
+        self.ring_bell(self.seq)
+        yield
+        while self.outstanding():
+            yield
 
     def status(self, slot: int) -> Status:
         """The slot's status as published."""

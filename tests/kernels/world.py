@@ -100,6 +100,7 @@ class World:
         self.window = 0  # launches in this window
         self.last = Decision(Kind.IDLE, 0, 0, 0)
         self.mode = Control.RUN
+        self.beside: Callable[[Decision], None] = lambda decision: None
 
     def _fault(self, seed: int, position: int) -> bool:
         return position >= self.fails.get(seed, 1 << 30)
@@ -153,6 +154,12 @@ class World:
 
     def step(self) -> Decision:
         """One turn of driver, engine and readers, with every check."""
+        decision = self.drive()
+        self._read()
+        return decision
+
+    def drive(self) -> Decision:
+        """One turn of driver and engine. ``beside`` is called between a batch's decision and its run."""
         self.turn += 1
         self.advance(1)
         if self.resident:
@@ -164,12 +171,11 @@ class World:
         self.core.check_integrity()
         self._check_decision(decision)
         if decision.kind in (Kind.PREFILL, Kind.DECODE):
-            if self.engine.error_next:
-                self.accidents += 1
+            self.beside(decision)
+            self.accidents += self.engine.error_next
             self.engine.run()
             self._check_order()
         self.last = decision
-        self._read()
         return decision
 
     def _check_decision(self, d: Decision) -> None:
@@ -293,6 +299,16 @@ class World:
         self._read()
         assert not self.sent, "the scheduler stopped while a request had no end"
         self.check_balance()
+
+    def check_balance_of(self, part: int) -> None:
+        """Every request of ``part`` has ended, and its output arena holds nothing outside their extents."""
+        assert not [s for s in self.sent.values() if s.part == part]
+        writer = self.workers[part]
+        rest = writer.g[writer.ring.geometry.out_off :].copy()
+        for slot in range(writer.slots):
+            start = writer.out_off(slot) - writer.ring.geometry.out_off
+            rest[start : start + writer.out_bytes] = 0
+        assert not rest.any(), "tokens outside every extent"
 
     def check_balance(self) -> None:
         """Every page, lane, record and request is accounted for, and nothing was written where it must not be."""
