@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -28,6 +29,7 @@ class Metrics:
     """The worker's own metrics; labels are the model's served name and what each metric says."""
 
     def __init__(self, model: str) -> None:
+        _forget_dead_workers()
         self._registry = CollectorRegistry()
         self._model = model
 
@@ -70,6 +72,15 @@ class Metrics:
             own = generate_latest(self._registry)
         registry.register(_Pull(lambda: _ring_metrics(health, ring)))
         return own + generate_latest(registry)
+
+
+def _forget_dead_workers() -> None:
+    """Remove the gauges of workers that are gone, or what a killed one had last would be added up for ever."""
+    folder = os.environ.get(MULTIPROC_DIR)
+    for path in Path(folder).glob("gauge_live*.db") if folder else ():
+        pid = path.stem.rsplit("_", 1)[-1]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            path.unlink(missing_ok=True)
 
 
 class _Pull(Collector):

@@ -127,7 +127,25 @@ def submit_requests(
             except ValueError as e:
                 raise from_ring_check(e) from None
             requests.append(request)
+    _check_room(requests, header)
     return requests
+
+
+def _check_room(requests: list[SubmitRequest], header: Header) -> None:
+    """Raise ApiError where an empty ring could not hold ``requests`` at once: no retry would help."""
+    inputs = sum(_extent(request.words().nbytes) for request in requests)
+    outputs = sum(_extent(request.output_bytes) for request in requests)
+    if inputs > header.geometry.input_bytes:
+        raise bad(
+            "n", f"the prompts of all answers exceed the ring's input arena of {header.geometry.input_bytes} bytes"
+        )
+    if outputs > header.geometry.output_bytes:
+        why = f"all answers of max_tokens={requests[0].max_tokens} exceed the ring's output arena"
+        raise bad("n", f"{why} of {header.geometry.output_bytes} bytes")
+
+
+def _extent(size: int) -> int:
+    return -(-size // EXTENT_ALIGN) * EXTENT_ALIGN
 
 
 def prompt_field(body: GenerationBody) -> str:

@@ -11,7 +11,7 @@ from blink.errors import BlinkError
 from blink.frontend.errors import ApiError, bad, overloaded, unsupported
 from blink.frontend.messages import template_messages
 from blink.frontend.protocol import ChatBody, TokenizeBody
-from blink.frontend.toolcalls import OPEN
+from blink.frontend.toolcalls import OPEN, makes_calls
 from blink.model.chat import ChatTemplate
 from blink.model.tokenizer import Tokenizer
 
@@ -35,7 +35,7 @@ class PromptBuilder:
             raise ApiError(400, "messages: this model has no chat template; use /v1/completions", param="messages")
         tools = None
         if body.tools and not (isinstance(body, ChatBody) and body.tool_choice == "none"):
-            if "tools" not in template.source or OPEN not in template.source:
+            if not makes_calls(template.source):
                 raise unsupported("tools", f"this model's chat template does not make tool calls as {OPEN} JSON")
             tools = [tool.model_dump(exclude_unset=True) for tool in body.tools]
 

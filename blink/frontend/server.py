@@ -26,6 +26,7 @@ from blink.ring.lease import PartitionLease
 
 CONFIG = "BLINK_FRONTEND_CONFIG"  # the configuration as JSON, for worker processes
 BACKLOG = 2048
+KEEP_ALIVE_S = 75  # longer than the pools of clients and proxies keep an idle connection, so that they close it
 GRACE_S = 5.0  # what a connection has beyond the drain to read its last event
 
 __all__ = ["create_app", "main"]
@@ -96,6 +97,7 @@ def worker_app() -> ASGIApp:
 def _options(f: FrontendConfig) -> dict[str, Any]:
     return {
         "backlog": BACKLOG,
+        "timeout_keep_alive": KEEP_ALIVE_S,
         "access_log": False,
         "log_config": None,
         "server_header": False,

@@ -16,6 +16,15 @@ OPEN = "<tool_call>"
 CLOSE = "</tool_call>"
 
 
+OTHER_FORMATS = ("<function=", "<arg_key>")  # the same tags around something else than JSON: Qwen3-Coder, GLM
+
+
+def makes_calls(template: str) -> bool:
+    """Whether a chat template of this source takes tools and asks for calls in this format."""
+    known = all(word in template for word in ("tools", OPEN, "arguments"))
+    return known and not any(word in template for word in OTHER_FORMATS)
+
+
 @dataclass(frozen=True)
 class ToolCall:
     """One call; ``arguments`` is JSON text, as OpenAI has it."""

@@ -18,7 +18,7 @@ from tests.tiny_model import write_checkpoint
 
 # It begins with BOS, as many do, and describes tools and their calls as Hermes does.
 TEMPLATE = (
-    "{{ bos_token }}{% if tools %}Call one as <tool_call>JSON</tool_call>: {{ tools | tojson }} {% endif %}"
+    "{{ bos_token }}{% if tools %}Call one as <tool_call>name, arguments</tool_call>: {{ tools | tojson }} {% endif %}"
     "{% for m in messages %}{% if m.role == 'refuse' or m.content == 'REFUSE' %}{{ raise_exception('no') }}{% endif %}"
     "{{ m.role }}: {{ m.content }}"
     "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}"

@@ -107,6 +107,13 @@ def test_what_the_output_arena_cannot_hold() -> None:
     assert request.output_bytes <= HEADER.geometry.output_bytes
 
 
+def test_what_would_never_fit_is_refused_and_not_told_to_retry() -> None:
+    header = replace(HEADER, max_context=1_000_000)
+    assert refused(chat(n=4, max_tokens=100_000), [[1]], header).param == "n"
+    assert refused(text(max_tokens=1), [[1] * 140_000, [2] * 140_000], header).param == "n"
+    assert len(submit(chat(n=2, max_tokens=100_000), [[1]], header)) == 2
+
+
 def test_answers_of_several_prompts() -> None:
     requests = submit(text(n=2, seed=7), [[1], [2, 3]])
     assert [r.prompt.tolist() for r in requests] == [[1], [1], [2, 3], [2, 3]]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blink.frontend.toolcalls import ToolCall, ToolCallParser, parse_call
+from blink.frontend.toolcalls import ToolCall, ToolCallParser, makes_calls, parse_call
 from tests.frontend.pieces import cut
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Zürich"}}\n</tool_call>'
@@ -62,6 +62,22 @@ def test_arguments_are_json_text(arguments: object) -> None:
     call = parse_call(json.dumps({"name": "f", "arguments": arguments}))
     assert call is not None
     assert (call.arguments if isinstance(arguments, str) else json.loads(call.arguments)) == arguments
+
+
+@pytest.mark.parametrize(
+    ("template", "known"),
+    [
+        (
+            '{% if tools %}<tool_call>\\n{"name": <function-name>, "arguments": <args-json-object>}{% endif %}',
+            True,
+        ),
+        ("{% if tools %}<tool_call><function=f><parameter=arguments>{% endif %}", False),
+        ("{% if tools %}<tool_call>f<arg_key>arguments</arg_key>{% endif %}", False),
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", False),
+    ],
+)
+def test_templates(template: str, known: bool) -> None:
+    assert makes_calls(template) is known
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"name": 3}', '{"name": ""}', "null", ""])
