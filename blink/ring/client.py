@@ -29,6 +29,7 @@ REFUSED_RETRY_S = 1.0  # after a ring that does not fit
 ANSWER_S = 10.0  # a status read or a recovery step without an answer for that long is a dead link
 ALIVE_S = 0.5  # between increments of the alive word
 ROUNDS = 8  # most batches of completions that one poll handles
+_G_HEAD = G_HEAD.dtype()
 
 
 class RingFull(BlinkError):  # noqa: N818 - a condition the caller answers with 429
@@ -193,7 +194,7 @@ class RingClient:
         assert self._header is not None
         assert self._partition is not None
         assert self._reader is not None
-        head = data[: G_HEAD.size].view(G_HEAD.dtype())[0]
+        head = data[: G_HEAD.size].view(_G_HEAD)[0]
         if int(head["epoch"]) != self._header.epoch:
             return self._lose_link("the ring in place has another epoch")
         self._pulse.beat(int(head["beat"]), int(head["phase"]), int(head["budget_ms"]), self._now)

@@ -8,6 +8,8 @@ from blink.ring.layout import Phase
 
 STALL_S = 2.0  # a beat that stands longer, and longer than twice the published budget, means a dead scheduler
 
+_PHASES = {int(p): p for p in Phase}
+
 
 @dataclass(frozen=True)
 class RingHealth:
@@ -42,7 +44,7 @@ class Pulse:
             self._changed = now
         if beat != self._beat:
             self._beat, self._changed = beat, now
-        self.phase = Phase(phase) if phase in set(Phase) else None
+        self.phase = _PHASES.get(phase)
         self._budget_s = budget_ms / 1000
         self._read = now
 

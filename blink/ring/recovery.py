@@ -20,6 +20,7 @@ from blink.ring.request import null_request
 from blink.ring.stream import Stream
 from blink.ring.transport import Bytes
 
+_G_HEAD, _F_HEAD = G_HEAD.dtype(), F_HEAD.dtype()
 Chain = list[tuple[int, bytes]]
 
 
@@ -38,8 +39,8 @@ class Survey:
     def parse(cls, header: Header, g: Bytes, f: Bytes) -> Survey:
         """From the start of G_p through the statuses, and the start of F_p through the commands."""
         geometry, n = header.geometry, header.geometry.slots_per_part
-        g_head = g[: G_HEAD.size].view(G_HEAD.dtype())[0]
-        f_head = f[: F_HEAD.size].view(F_HEAD.dtype())[0]
+        g_head = g[: G_HEAD.size].view(_G_HEAD)[0]
+        f_head = f[: F_HEAD.size].view(_F_HEAD)[0]
         commands = f[geometry.cmd_off : geometry.cmd_off + n * COMMAND.size].view(np.uint32).reshape(n, 4)
         return cls(
             int(g_head["epoch"]), words.unpack_checked(int(f_head["db"])) or 0, int(f_head["alive"]),
