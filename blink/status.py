@@ -56,7 +56,7 @@ def status(config: ApplianceConfig) -> dict[str, Any]:
         "state": state,
         "epoch": f"{seen.header.epoch:016x}",
         "phase": seen.phase.name.lower(),
-        "beat_age_ms": None if age is None else round(age * 1000, 1),
+        "next_beat_ms": None if age is None else round(age * 1000, 1),
         "fingerprint": seen.header.fingerprint.hex(),
         "lanes": {"used": seen.lanes_used, "total": seen.header.lanes},
         "pages": {"used": seen.pages_used, "total": seen.header.pages},
@@ -76,7 +76,7 @@ def render(document: dict[str, Any]) -> str:
             text = ", ".join(f"{k} {v}" for k, v in value.items()) or "none"
         else:
             text = "unknown" if value is None else str(value)
-        lines.append(f"{key.replace('_', ' '):<12} {text}")
+        lines.append(f"{key.replace('_', ' '):<13} {text}")
     return "\n".join(lines)
 
 

@@ -20,7 +20,7 @@ class RingLock:
     def __init__(self, ring_dir: Path) -> None:
         self._ring_dir = ring_dir
         try:
-            ring_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            ring_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
             self._fd = os.open(ring_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as e:
             raise BlinkError(
@@ -35,15 +35,18 @@ class RingLock:
                 "stop it first, or give this instance its own ring_dir",
             ) from None
 
-    def remove_stale_ring(self) -> None:
-        """Remove the ring of a backend that was killed: its memory is needed, and its workers learn that it is gone."""
-        for name in ("G", "F"):
-            (self._ring_dir / name).unlink(missing_ok=True)
+    def _remove_rings(self) -> None:
+        for pattern in ("G", "F", ".G.*", ".F.*"):
+            for path in self._ring_dir.glob(pattern):
+                path.unlink(missing_ok=True)
 
     def __enter__(self) -> RingLock:
+        # Of a backend that was killed: its memory is needed, and its workers learn that it is gone.
+        self._remove_rings()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._remove_rings()
         os.close(self._fd)

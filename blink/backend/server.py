@@ -35,8 +35,7 @@ def main(config: ApplianceConfig) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code. Raises BlinkError where this machine cannot serve."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s blink backend: %(message)s")
     stop = _StopSignals()
-    with RingLock(config.instance.ring_dir) as lock:
-        lock.remove_stale_ring()
+    with RingLock(config.instance.ring_dir):
         model, spec, plan = _examine(config)
         log.info("memory: %s", plan)
         plan.require(available_memory())
@@ -86,7 +85,6 @@ def _serve(config: ApplianceConfig, spec: ModelSpec, model: PreparedModel, stop:
         finally:
             engine.close()
     finally:
-        ring.unlink()
         ring.close()
 
 
@@ -199,5 +197,5 @@ class _StopSignals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._driver is None:
-            raise SystemExit(128 + number)
+            raise SystemExit(0)
         self._driver.stop()

@@ -36,12 +36,24 @@ def test_a_second_backend_is_refused_until_the_first_is_killed(tmp_path: Path) -
         pass
 
 
-def test_the_ring_of_a_killed_backend_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    for name in ("G", "F", "other"):
-        (tmp_path / name).touch()
-    with RingLock(tmp_path) as lock:
-        lock.remove_stale_ring()
+def test_rings_are_removed_at_both_ends_and_nothing_else(tmp_path: Path) -> None:
+    def make() -> None:
+        for name in ("G", "F", ".G.0123", ".F.0123", "other"):
+            (tmp_path / name).touch()
+
+    make()
+    with RingLock(tmp_path):
+        assert [p.name for p in tmp_path.iterdir()] == ["other"]
+        make()
     assert [p.name for p in tmp_path.iterdir()] == ["other"]
+
+
+def test_a_refused_backend_removes_nothing(tmp_path: Path) -> None:
+    with RingLock(tmp_path):
+        (tmp_path / "G").touch()
+        with pytest.raises(BlinkError, match="another backend"):
+            RingLock(tmp_path)
+        assert (tmp_path / "G").exists()
 
 
 def test_a_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:

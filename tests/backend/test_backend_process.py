@@ -174,7 +174,7 @@ def test_a_stopped_backend_is_stalled_and_goes_on_where_it_was(a: Appliance, wor
     backend.send_signal(signal.SIGSTOP)
     seen = a.command("status")
     assert seen.returncode == 1
-    assert "state        stalled" in seen.stdout
+    assert "state         stalled" in seen.stdout
     backend.send_signal(signal.SIGCONT)
     worker.wait(handle)
     assert worker.end[handle] == Reason.LENGTH
@@ -182,10 +182,19 @@ def test_a_stopped_backend_is_stalled_and_goes_on_where_it_was(a: Appliance, wor
     assert a.command("status").returncode == 0
 
 
+def test_a_signal_while_it_loads_ends_it_without_leaving_anything(a: Appliance) -> None:
+    backend = a.start("backend")
+    wait_for("the ring's files", lambda: a.ring_dir.exists() and list(a.ring_dir.iterdir()))
+    backend.send_signal(signal.SIGTERM)
+    assert backend.wait(10) == 0
+    assert list(a.ring_dir.iterdir()) == []
+    assert "Traceback" not in a.log("backend")
+
+
 def test_status_of_an_appliance_that_is_down(a: Appliance) -> None:
     seen = a.command("status")
     assert seen.returncode == 1
-    assert "state        down" in seen.stdout
+    assert "state         down" in seen.stdout
     assert f"no ring in {a.ring_dir}" in seen.stdout
 
 
