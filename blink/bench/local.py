@@ -40,7 +40,7 @@ def run(config: ApplianceConfig, *, config_path: Path, json_path: Path | None) -
     texts = prompts(model, STREAMS)
     rows = min(STREAMS, config.engine.lanes)
     document: dict[str, Any] = {
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": shlex.join(["blink", *sys.argv[1:]]),
         "config": str(config_path),
         "model": f"{config.model.served_name} {model.fingerprint.hex()[:16]}",
         "engine": config.engine.model_dump(mode="json"),

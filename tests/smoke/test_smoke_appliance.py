@@ -178,3 +178,29 @@ def test_an_appliance_that_is_down_fails_every_check_at_once(tmp_path: Path, tin
         assert failed(outcomes) == set(outcomes)
         assert "no ring in" in outcomes["ring"]["detail"]
         assert "start the backend" in outcomes["ring"]["cause"]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="making a certificate needs openssl")
+def test_keys_and_tls_are_used_and_checked(tmp_path: Path, tiny_model: Path) -> None:
+    keys, cert, key = tmp_path / "keys", tmp_path / "cert.pem", tmp_path / "key.pem"
+    keys.write_text("first-key\nsecond-key\n")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=appliance",
+         "-addext", "subjectAltName=DNS:appliance", "-keyout", key, "-out", cert],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    settings = {"api_keys_file": keys, "tls_cert": cert, "tls_key": key}
+    with appliance(tmp_path / "guarded", tiny_model, frontend=settings) as a:
+        a.backend()
+        a.start("frontend")
+        assert a.command("wait", "frontend").returncode == 0
+        code, outcomes = smoke(a.config_path, tmp_path)
+        assert (code, failed(outcomes)) == (0, set())
+        assert "http-auth" in outcomes
+        keys.write_text("another-key\n")
+        code, outcomes = smoke(a.config_path, tmp_path, "--only", "http-models")
+        assert code == 1
+        assert (
+            "the key in frontend.api_keys_file is not the one that the frontend loaded"
+            in outcomes["http-models"]["cause"]
+        )
