@@ -17,28 +17,9 @@ from blink.ring import words
 from blink.ring.layout import COMMAND, F_HEAD, G_HEAD, REQUEST, STATUS, Flag, Phase, Reason, State, logprob_stride
 from blink.ring.transport import Region
 from tests.ring.adversarial import RingMemory
+from tests.ring.toy import expected_logprob, next_token
 
 _REQUEST = REQUEST.dtype()
-
-
-def next_token(previous: int, position: int, vocab: int) -> int:
-    """The test model: the token at ``position``, from the one before it."""
-    return (previous * 31 + position * 7 + 3) % vocab
-
-
-def expected_tokens(prompt: list[int], count: int, vocab: int) -> list[int]:
-    """What the test model answers to ``prompt``."""
-    out: list[int] = []
-    last = prompt[-1]
-    for i in range(count):
-        last = next_token(last, len(prompt) + i, vocab)
-        out.append(last)
-    return out
-
-
-def expected_logprob(token: int, lp_n: int, vocab: int) -> tuple[float, list[tuple[int, float]]]:
-    """The record the test model leaves beside ``token``."""
-    return -float(token), [((token + i) % vocab, -float(token) - i) for i in range(lp_n)]
 
 
 @dataclass

@@ -15,8 +15,8 @@ from blink.ring import words
 from blink.ring.layout import COMMAND, Geometry, State
 from blink.ring.transport import Region
 from tests.ring.adversarial import RingMemory
-from tests.ring.oracle import expected_logprob, next_token
 from tests.ring.test_faults import ACTIONS, FAULTS, play, preset, scripts
+from tests.ring.toy import run_model
 from tests.ring.world import SMALL, World
 
 MAX_CONTEXT, PAGE_TOKENS, PAGES, VOCAB = 20, 4, 6, 997
@@ -51,26 +51,10 @@ class Core:
             self._attended = True
         else:
             if self._decision.kind in (Kind.PREFILL, Kind.DECODE):
-                self._run_model()
+                run_model(self._buffers, VOCAB)
             self._decision = None
             self.scheduler.check_integrity()
         self._check()
-
-    def _run_model(self) -> None:
-        b = self._buffers
-        for row in range(int(b.control["rows"][0])):
-            last = int(b.row_start[row + 1]) - 1
-            if not b.row_sample[row]:
-                continue
-            token = next_token(int(b.token_ids[last]), int(b.positions[last]) + 1, VOCAB)
-            b.out_token[row] = token
-            lp_n = int(b.lane_params["lp_n"][b.row_lane[row]])
-            record = b.out_logprob[row]
-            record["chosen"], top = expected_logprob(token, lp_n, VOCAB)
-            record["n"] = lp_n
-            record["ids"][:lp_n] = [t for t, _ in top]
-            record["values"][:lp_n] = [v for _, v in top]
-        b.control["done"][0] = b.control["step"][0]
 
     def _check(self) -> None:
         counters = self.scheduler.counters()

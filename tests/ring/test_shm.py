@@ -26,14 +26,15 @@ GEOMETRY = Geometry(slots=16, parts=2, input_bytes=8192, output_bytes=8192)
 FINGERPRINT = bytes(range(32))
 LIMITS: dict[str, Any] = {
     "lanes": 4, "queue_cap": 16, "vocab": 1000, "max_context": 256, "ext_words": 64, "page_tokens": 16, "pages": 32,
+    "fingerprint": FINGERPRINT,
 }  # fmt: skip
 
 
 class Host:
     """A published ring whose scheduler is the test."""
 
-    def __init__(self, directory: Path, geometry: Geometry = GEOMETRY, fingerprint: bytes = FINGERPRINT) -> None:
-        self.ring = RingObjects.create(directory, geometry, fingerprint=fingerprint, **LIMITS)
+    def __init__(self, directory: Path, geometry: Geometry = GEOMETRY, **limits: Any) -> None:
+        self.ring = RingObjects.create(directory, geometry, **{**LIMITS, **limits})
         self.ring.publish()
         self.beat(Phase.IDLE)
 
@@ -108,6 +109,26 @@ def test_a_request_runs_through(directory: Path, client: RingClient) -> None:
     (update,) = client.poll(time.monotonic())
     assert (update.tokens, update.reason, update.error) == ([8], Reason.EOS, None)
     assert client.health().outstanding == 0
+
+
+def test_a_long_answer_wraps_the_count_of_the_hint(directory: Path, client: RingClient) -> None:
+    """14: count16 in w1 wraps at 65536 tokens; a backlog arrives in several reads."""
+    host = Host(directory, Geometry(4, 2, 4096, 1 << 19), max_context=100_000)
+    attach(client)
+    handle = client.submit(request(max_tokens=70_000))
+    client.poll(time.monotonic())
+    tokens = [(i * 7 + 1) % 1000 for i in range(70_000)]
+    got: list[int] = []
+    for count in (65_533, 65_535, 65_536, 65_537, 65_539, 70_000):
+        end = count == len(tokens)
+        state, reason = (State.DECODE_COMPLETED, Reason.LENGTH) if end else (State.DECODE_PROCESSING, Reason.NONE)
+        host.publish(handle, tokens[:count], state, reason)
+        missing = count - len(got)
+        for update in poll_until(client, lambda news, n=missing: sum(len(u.tokens) for u in news) >= n):
+            got += update.tokens
+        assert got == tokens[:count]
+    assert client._reader is not None
+    assert client._reader.hinted == 6
 
 
 def test_a_cancel_is_one_word_for_its_generation(directory: Path, client: RingClient) -> None:
@@ -220,7 +241,7 @@ def test_unlink_leaves_a_successor_alone(directory: Path) -> None:
 
 
 def test_an_unpublished_ring_is_invisible(directory: Path) -> None:
-    ring = RingObjects.create(directory, GEOMETRY, fingerprint=FINGERPRINT, **LIMITS)
+    ring = RingObjects.create(directory, GEOMETRY, **LIMITS)
     transport = ShmTransport(directory, 0)
     transport.reconnect()
     assert transport.state is LinkState.DOWN

@@ -16,7 +16,7 @@ from blink.ring.client import Handle, RingClient, RingFull, RingUnavailable, Sam
 from blink.ring.layout import COMMAND, F_HEAD, STATUS, Geometry, Reason, State
 from blink.ring.transport import Region
 from tests.ring.adversarial import AdversarialTransport, Operation, RingMemory
-from tests.ring.oracle import expected_logprob, expected_tokens
+from tests.ring.toy import expected_logprob, expected_tokens
 
 SMALL = Geometry(slots=4, parts=1, input_bytes=4096, output_bytes=8192)
 

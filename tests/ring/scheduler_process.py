@@ -1,0 +1,60 @@
+"""The scheduler core with the toy model over a ring in shared memory, as a process: ``DIRECTORY SECONDS``.
+
+Prints one line when the ring is published, and the counters as JSON when it was told to stop (a line on stdin).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+
+from blink.backend.scheduler import Scheduler, SchedulerConfig
+from blink.engine.batch import Control, Kind
+from blink.engine.buffers import BatchBuffers
+from blink.ring.layout import Geometry
+from blink.ring.shm import RingObjects
+from tests.ring.toy import run_model
+
+CONFIG = SchedulerConfig(
+    lanes=16, records=64, page_tokens=8, pages=64, max_context=256, vocab=997, batch_tokens=64, ext_words=600
+)
+GEOMETRY = Geometry(64, 1, 1 << 16, 1 << 16)
+
+
+def main() -> int:
+    """Serve until told to stop, or for as many seconds as were allowed."""
+    directory, seconds = Path(sys.argv[1]), float(sys.argv[2])
+    ring = RingObjects.create(
+        directory, GEOMETRY, lanes=CONFIG.lanes, queue_cap=CONFIG.records, vocab=CONFIG.vocab,
+        max_context=CONFIG.max_context, ext_words=CONFIG.ext_words, page_tokens=CONFIG.page_tokens,
+        pages=CONFIG.pages, fingerprint=bytes(32),
+    )  # fmt: skip
+    buffers = BatchBuffers(CONFIG.dims)
+    scheduler = Scheduler(CONFIG, GEOMETRY, ring.g, ring.f, buffers)
+    ring.publish()
+    print("published", flush=True)
+
+    def stop() -> None:
+        sys.stdin.readline()
+        scheduler.request(Control.DRAIN)
+
+    threading.Thread(target=stop, daemon=True).start()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        match scheduler.step().kind:
+            case Kind.PREFILL | Kind.DECODE:
+                run_model(buffers, CONFIG.vocab)
+            case Kind.STOP:
+                scheduler.check_integrity()
+                print(json.dumps(scheduler.counters()), flush=True)
+                return 0
+            case _:
+                time.sleep(0.0002)
+    return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
