@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from types import FrameType
 
@@ -61,31 +62,23 @@ def _examine(config: ApplianceConfig) -> tuple[PreparedModel, ModelSpec, MemoryP
 
 
 def _serve(config: ApplianceConfig, spec: ModelSpec, model: PreparedModel, stop: _StopSignals) -> None:
-    started = time.monotonic()
+    name, started = config.model.served_name, time.monotonic()
     scheduling = _scheduling(config, spec, model)
     # Made before the weights are loaded, so that a full tmpfs is told at once; published when all else works.
-    ring = _create_ring(config, spec, model, scheduling)
-    try:
+    with closing(_create_ring(config, spec, model, scheduling)) as ring:
         buffers = BatchBuffers(scheduling.dims)
-        engine = load_engine(config, spec, model, buffers)
-        try:
+        with closing(load_engine(config, spec, model, buffers)) as engine:
+            log.info("loaded %s in %.1f s", name, time.monotonic() - started)
             longest = _warm_up(engine, buffers, scheduling)
             budget_ms = int(1000 * max(BUDGET_MIN_S, BUDGET_STEPS * longest))
             scheduler = Scheduler(replace(scheduling, step_budget_ms=budget_ms), ring.geometry, ring.g, ring.f, buffers)
             driver = Driver(scheduler, engine, drain_timeout_s=config.engine.drain_timeout_s)
             stop.reach(driver)
             ring.publish()
-            log.info(
-                "serving %s as epoch %016x, %.1f s after the start",
-                config.model.served_name, ring.epoch, time.monotonic() - started,
-            )  # fmt: skip
-            notify(READY="1", STATUS=f"serving {config.model.served_name}")
+            log.info("serving %s as epoch %016x; the largest step takes %.0f ms", name, ring.epoch, 1000 * longest)
+            notify(READY="1", STATUS=f"serving {name}")
             driver.run()
-            log.info("stopped")
-        finally:
-            engine.close()
-    finally:
-        ring.close()
+    log.info("stopped")
 
 
 def _scheduling(config: ApplianceConfig, spec: ModelSpec, model: PreparedModel) -> SchedulerConfig:
