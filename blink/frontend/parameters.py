@@ -17,6 +17,7 @@ from blink.ring.layout import EXTENT_ALIGN, logprob_stride
 from blink.ring.request import SamplingParams, SubmitRequest
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions
+TINY = float(np.finfo(np.float32).tiny)  # the ring carries float32, in which a smaller top_p would be 0
 _U64 = (1 << 64) - 1
 
 
@@ -41,10 +42,10 @@ class Defaults:
 
         return cls(
             temperature=number("temperature", 0, 2, 1.0),
-            top_p=number("top_p", 1e-6, 1, 1.0),
+            top_p=number("top_p", TINY, 1, 1.0),
             top_k=int(number("top_k", 0, 1 << 20, 0)),
             min_p=number("min_p", 0, 1, 0.0),
-            repetition=number("repetition_penalty", 1e-3, 10, 1.0),
+            repetition=number("repetition_penalty", 0.01, 10, 1.0),
         )
 
 
@@ -203,7 +204,7 @@ def _sampling(body: GenerationBody, defaults: Defaults, seed: int) -> SamplingPa
     return SamplingParams(
         seed=seed,
         temperature=given(body.temperature, defaults.temperature),
-        top_p=given(body.top_p, defaults.top_p),
+        top_p=max(given(body.top_p, defaults.top_p), TINY),
         top_k=top_k,
         min_p=given(body.min_p, defaults.min_p),
         frequency=given(body.frequency_penalty, 0.0),

@@ -15,7 +15,7 @@ from blink.frontend.refused import refuse_unimplemented
 from blink.ring.layout import LOGPROBS_MAX
 
 MAX_CHOICES = 128
-MAX_STOP_IDS = 64  # what the scheduler holds for one lane, as MAX_BIASES
+MAX_STOP_IDS = 56  # what the scheduler holds for one lane beside the EOS tokens; MAX_BIASES likewise
 MAX_BIASES = 1024
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
@@ -49,7 +49,7 @@ class GenerationBody(Body):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
     logit_bias: Annotated[dict[Token, Bias], Field(max_length=MAX_BIASES)] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None

@@ -10,6 +10,7 @@ import httpx
 import openai
 import pytest
 
+from blink.frontend import protocol
 from blink.model.tokenizer import Tokenizer
 from tests.appliance import Appliance
 from tests.frontend.conftest import Post
@@ -210,6 +211,13 @@ def test_stop_tokens_min_tokens_and_bias(complete: Post, tokenizer: Tokenizer) -
     assert (ignored["choices"][0]["finish_reason"], ignored["usage"]["completion_tokens"]) == ("length", 5)
     shown = complete(logit_bias={"0": 100}, max_tokens=2, ignore_eos=True, skip_special_tokens=False)
     assert shown["choices"][0]["text"] == "<eos><eos>"
+
+
+def test_as_many_stop_tokens_and_biases_as_are_allowed(complete: Post, tokenizer: Tokenizer) -> None:
+    biases = {str(i): -100 for i in range(min(protocol.MAX_BIASES, tokenizer.vocab_size) - 1)}
+    stops = list(range(protocol.MAX_STOP_IDS))
+    answer = complete(logit_bias=biases | {"55": 100}, stop_token_ids=stops, max_tokens=4)
+    assert (answer["choices"][0]["finish_reason"], answer["usage"]["completion_tokens"]) == ("stop", 1)
 
 
 @pytest.mark.parametrize("field", [{"presence_penalty": 2}, {"frequency_penalty": 2}, {"repetition_penalty": 2.0}])

@@ -23,29 +23,38 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=6,
 )
-NEAR = {  # values that are almost right, to get past the first check
-    "prompt": st.text(max_size=20) | st.lists(st.integers(0, 400), min_size=1, max_size=5) | JSON,
+BOOLEANS = (
+    "stream", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "echo", "add_special_tokens",
+    "parallel_tool_calls", "add_generation_prompt",
+)  # fmt: skip
+IN_RANGE: dict[str, st.SearchStrategy[Any]] = {  # values at the edges of what is honoured, which reach the ring
+    "prompt": st.text(max_size=20) | st.lists(st.integers(0, 300), min_size=1, max_size=5),
     "messages": st.lists(
         st.fixed_dictionaries(
-            {"role": st.sampled_from(["user", "assistant", "tool", "x"]), "content": st.text(max_size=8) | JSON},
-            optional={"tool_calls": JSON, "name": JSON, "reasoning_content": JSON},
+            {"role": st.sampled_from(["user", "assistant", "tool", "developer"]), "content": st.text(max_size=8)},
+            optional={"name": JSON, "reasoning_content": JSON},
         ),
+        min_size=1,
         max_size=3,
     ),
-    "logit_bias": st.dictionaries(st.sampled_from(["0", "70", "399", "100000", "-1", "a"]), NUMBERS, max_size=3),
-    "stop": st.text(max_size=5) | st.lists(st.text(max_size=5), max_size=4),
-    "stop_token_ids": st.lists(st.integers(0, 500), max_size=5),
-    "chat_template_kwargs": st.dictionaries(st.sampled_from(["messages", "self", "range", "x", "bos_token"]), JSON),
-    "tools": st.lists(st.fixed_dictionaries({"type": st.just("function"), "function": JSON}), max_size=2),
-    "temperature": st.sampled_from([0, 1e-30, 1e-6, 0.5, 2]),
-    "top_p": st.sampled_from([1e-30, 1e-6, 0.5, 1]),
-    "repetition_penalty": st.sampled_from([1e-30, 1e-6, 0.5, 10]),
-    "stream": st.booleans(),
-    "logprobs": st.booleans() | st.integers(0, 5),
-}  # fmt: skip
-BODIES = st.dictionaries(st.sampled_from(FIELDS), st.none(), max_size=5).flatmap(
-    lambda chosen: st.fixed_dictionaries({name: NEAR.get(name, JSON) | JSON for name in chosen})
-)
+    "temperature": st.sampled_from([0, 1e-300, 1e-45, 1e-6, 0.5, 2]),
+    "top_p": st.sampled_from([1e-300, 1e-45, 1e-6, 0.5, 1]),
+    "top_k": st.sampled_from([-1, 0, 1, 400, (1 << 32) - 1]),
+    "min_p": st.sampled_from([0, 1e-300, 0.5, 1]),
+    "frequency_penalty": st.sampled_from([-2, 2]),
+    "presence_penalty": st.sampled_from([-2, 2]),
+    "repetition_penalty": st.sampled_from([0.01, 0.5, 10]),
+    "logit_bias": st.dictionaries(st.sampled_from(["0", "70", "299"]), st.sampled_from([-100, 0, 100]), max_size=3),
+    "seed": st.integers(-(1 << 63), (1 << 64) - 1),
+    "stop": st.text(min_size=1, max_size=5) | st.lists(st.text(min_size=1, max_size=5), max_size=4),
+    "stop_token_ids": st.lists(st.integers(0, 299), max_size=8),
+    "min_tokens": st.integers(0, 2),
+    "user": st.text(max_size=8),
+    "chat_template_kwargs": st.dictionaries(st.sampled_from(["range", "x", "bos_token"]), JSON),
+    **{name: st.booleans() for name in BOOLEANS},
+}
+ANYTHING = st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4)
+BODIES = st.fixed_dictionaries({}, optional=IN_RANGE) | ANYTHING
 
 
 def check(response: httpx.Response) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from blink.engine.batch import MAX_BIAS, MAX_STOP
+from blink.engine.batch import MAX_BIAS, MAX_EOS, MAX_STOP
 from blink.frontend import protocol
 from blink.frontend.errors import ApiError
 from blink.frontend.protocol import Body, ChatBody, CompletionBody, parse
@@ -150,4 +150,4 @@ def test_missing_fields_are_named() -> None:
 
 
 def test_the_limits_are_the_schedulers() -> None:
-    assert (protocol.MAX_STOP_IDS, protocol.MAX_BIASES) == (MAX_STOP, MAX_BIAS)
+    assert (protocol.MAX_STOP_IDS, protocol.MAX_BIASES) == (MAX_STOP - MAX_EOS, MAX_BIAS)
