@@ -44,7 +44,7 @@ def _from_hub(source: str, dest: Path, parsed: HubSource, endpoint: str | None) 
         current = _current(dest, _hub_identity(parsed.repo, parsed.revision))
         if current:
             return _unchanged(current, source)
-    from blink.model import hub  # noqa: PLC0415 (the hub's client is not installed everywhere)
+    from blink.model import hub  # noqa: PLC0415 (half a second that other sources need not wait)
 
     snapshot = hub.resolve(parsed, endpoint)
     # One folder for each commit: it stays after a failure, and the next attempt continues in it.
@@ -140,7 +140,8 @@ def _from_gguf(path: Path, out: Path) -> None:
             if special[name] is not None
         }
         texts = tokenizer.files() | {
-            "config.json": manifest.canonical_json(config | generation),
+            # Written out where there is none, since transformers has a default of its own for each architecture.
+            "config.json": manifest.canonical_json({"bos_token_id": None, "pad_token_id": None} | config | generation),
             "generation_config.json": manifest.canonical_json(generation),
         }
         total = sum(t.nbytes for t in tensors)

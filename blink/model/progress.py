@@ -23,9 +23,6 @@ class Progress:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + self.INTERVAL_S
+            total = f" of {self.total >> 20}" if self.total else ""
             share = f" ({100 * self.done // self.total} %)" if self.total else ""
-            print(
-                f"{self.label}: {self.done >> 20} of {self.total >> 20} MiB{share}",
-                file=self._stream or sys.stderr,
-                flush=True,
-            )
+            print(f"{self.label}: {self.done >> 20}{total} MiB{share}", file=self._stream or sys.stderr, flush=True)
