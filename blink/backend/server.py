@@ -25,8 +25,9 @@ from blink.model.prepared import PreparedModel
 from blink.model.spec import ModelSpec
 from blink.ring.shm import RingObjects
 
+WARM_UP_TOKENS = 64
 BUDGET_STEPS = 4
-"""A batch may last this many times the longest step of the warm-up: other work may share the machine."""
+"""A batch may last this many times what the warm-up foretells of the largest: other work may share the machine."""
 BUDGET_MIN_S = 1.0
 
 log = logging.getLogger("blink.backend")
@@ -75,7 +76,9 @@ def _serve(config: ApplianceConfig, spec: ModelSpec, model: PreparedModel, stop:
             driver = Driver(scheduler, engine, drain_timeout_s=config.engine.drain_timeout_s)
             stop.reach(driver)
             ring.publish()
-            log.info("serving %s as epoch %016x; the largest step takes %.0f ms", name, ring.epoch, 1000 * longest)
+            log.info(
+                "serving %s as epoch %016x; the largest step takes about %.0f ms", name, ring.epoch, 1000 * longest
+            )
             notify(READY="1", STATUS=f"serving {name}")
             driver.run()
     log.info("stopped")
@@ -158,12 +161,13 @@ def _require_fit(config: ApplianceConfig, spec: ModelSpec) -> None:
 
 
 def _warm_up(engine: Engine, buffers: BatchBuffers, scheduling: SchedulerConfig) -> float:
-    """Run the largest step before anyone can ask, so that what is loaded lazily is loaded now; returns its seconds.
+    """Run a step before anyone can ask, so that what is loaded lazily is loaded now.
 
-    Raises BlinkError where the engine has no answer to it.
+    Returns the seconds that the largest step may take, in proportion to its tokens, which is rather too much than too
+    little. Raises BlinkError where the engine has no answer.
     """
+    tokens = min(WARM_UP_TOKENS, scheduling.batch_tokens, scheduling.max_context)
     lane_pages = min(scheduling.lane_pages, scheduling.pages)
-    tokens = min(scheduling.batch_tokens, scheduling.max_context)
     describe_step(buffers, [0], 0, tokens, lane_pages=lane_pages, page_tokens=scheduling.page_tokens)
     control, started = buffers.control[0], time.monotonic()
     engine.run()
@@ -173,7 +177,7 @@ def _warm_up(engine: Engine, buffers: BatchBuffers, scheduling: SchedulerConfig)
             "check the checkpoint with `blink model check`, or prepare it again",
         )
     control["step"] = control["done"] = 0
-    return time.monotonic() - started
+    return (time.monotonic() - started) * scheduling.batch_tokens / tokens
 
 
 class _StopSignals:
