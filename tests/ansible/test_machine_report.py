@@ -49,7 +49,9 @@ def test_a_bound_port_that_nobody_listens_on_is_free(tmp_path: Path) -> None:
 
 
 def test_knows_a_service_of_the_same_appliance_by_its_environment(tmp_path: Path) -> None:
-    program = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
+    program = (
+        "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
+    )
     environment = os.environ | {"BLINK_CONFIG": "/some where/blink.toml"}
     with subprocess.Popen(
         [sys.executable, "-c", program], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
