@@ -68,7 +68,7 @@ class RingClient:
         self._work = WorkQueue(transport)
         self._outbox = Outbox()
         self._pulse = Pulse()
-        self._stage, self._why = Stage.DOWN, "not connected yet"
+        self._stage, self._why = Stage.DOWN, ""
         self._now = 0.0
         self._retry_at = self._alive_at = self._deadline = 0.0
         self._cut_at: float | None = None
@@ -324,7 +324,7 @@ class RingClient:
         self._cancels = [s for s in self._partition.streams.values() if s.cancelled and not s.finished]
         self._reader.forget()
         self._pulse.resume(self._now)
-        self._cut_at = None
+        self._cut_at, self._why = None, ""
         self._enter(Stage.UP)
 
     def _end_epoch(self, why: str) -> None:
@@ -349,9 +349,9 @@ class RingClient:
         """Which hop works, and how much room there is."""
         up, partition = self._stage is Stage.UP, self._partition
         if self._stage is Stage.DOWN:
-            down = f"link: {self._why}"
+            down = f"link: {self._why or 'not connected yet'}"
         elif not up:
-            down = f"link: {self._stage.value}"
+            down = f"link: {self._stage.value}" + (f", after: {self._why}" if self._why else "")
         elif partition is not None and partition.inherited:
             down = f"frontend: {partition.inherited} requests of the previous frontend process have not ended yet"
         else:

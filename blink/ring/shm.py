@@ -120,6 +120,7 @@ class ShmTransport:
         self._base: dict[Region, int] = {}
         self._identity = (0, 0)
         self._watch = 0.0
+        self._ended = ""  # why the ring is no longer in place
         self._tickets = 0
         self._done: list[Completion] = []
         self._lib = core.library()
@@ -215,25 +216,28 @@ class ShmTransport:
     def poll(self) -> list[Completion]:
         """What completed since the last call. Looks every WATCH_S whether the ring was replaced or removed."""
         done, self._done = self._done, []
-        if not done and self._state is LinkState.UP and time.monotonic() >= self._watch:
-            self._look()
+        if not done and self._state is LinkState.UP:
+            if self._ended:
+                why = self._ended
+                self.close()
+                self._state, self._detail = LinkState.GONE, why
+            elif time.monotonic() >= self._watch:
+                self._look()
         return done
 
     def _look(self) -> None:
+        """See whether the ring still is in place. If not, one more cycle may read what it says in the end."""
         self._watch = time.monotonic() + WATCH_S
         try:
-            if _identity((self.directory / "G").stat()) == self._identity:
-                return
-            gone = "the backend was restarted"
+            if _identity((self.directory / "G").stat()) != self._identity:
+                self._ended = "the backend was restarted"
         except OSError:
-            gone = f"backend not up: its ring in {self.directory} was removed"
-        self.close()
-        self._state, self._detail = LinkState.GONE, gone
+            self._ended = f"backend not up: its ring in {self.directory} was removed"
 
     def close(self) -> None:
         """Drop the mappings. Idempotent."""
         self._state, self._detail = LinkState.DOWN, "closed"
-        self._regions, self._base, self._done = {}, {}, []
+        self._regions, self._base, self._done, self._ended = {}, {}, [], ""
 
 
 def _identity(stat: os.stat_result) -> tuple[int, int]:

@@ -124,3 +124,21 @@ def test_requests_survive_cuts_and_crashes(seed: int, actions: list[str]) -> Non
 def test_generation_and_sequence_wrap_around(seed: int, actions: list[str], gen: int) -> None:
     """14: commits and doorbell start a few steps before each wrap-around."""
     play(make_world(seed, gens=[gen, gen, gen + 1, gen - 1], db=random.Random(seed).choice((gen, 0xFFFFFFFD))), actions)
+
+
+def test_a_link_that_stops_answering_is_named_and_given_up() -> None:
+    world = make_world(1)
+    while not world.client.health().link_up:
+        world.step_net(20)
+        world.poll()
+    while not world.tracks:
+        world.submit()
+    for _ in range(22):
+        world.poll(0.5)
+    why = "no answer from the link for 10 s while up"
+    assert world.client.health().down == f"link: reading the ring's header, after: {why}"
+    for _ in range(120):
+        world.poll(0.5)
+    (track,) = world.tracks
+    assert track.end == "the link was down for 30 s (no answer from the link for 10 s while reading the ring's header)"
+    world.quiesce()

@@ -57,7 +57,7 @@ class Host:
         at = int(record["out_off"])
         g[at : at + 4 * len(tokens)].view(np.uint32)[:] = tokens
         status = g[q.status_off :].view(np.uint64)
-        last, prev = (tokens[-1], tokens[-2]) if len(tokens) > 1 else (0, 0)
+        prev, last = [0, 0, *tokens][-2:]
         status[2 * handle.slot + 1] = words.pack_w1(handle.gen, len(tokens), last, prev)
         status[2 * handle.slot] = words.pack_w0(handle.gen, state, reason, len(tokens))
 
@@ -226,8 +226,23 @@ def test_a_removed_ring_ends_requests_at_once(directory: Path, client: RingClien
     (update,) = poll_until(client, bool)
     assert update.error is not None
     assert "was removed" in update.error
-    assert "backend not up" in client.health().down
+    assert "backend not up" in client.health().down, client.health()
     assert list(directory.iterdir()) == []
+
+
+def test_the_last_words_of_a_backend_are_read(directory: Path, client: RingClient) -> None:
+    """What was published before the ring was removed is delivered, whatever falls between two polls."""
+    for _ in range(5):
+        host = Host(directory)
+        attach(client)
+        handle = client.submit(request())
+        client.poll(time.monotonic())
+        time.sleep(0.11)  # the next poll looks at the directory
+        host.publish(handle, [5], State.DECODE_COMPLETED, Reason.ERR_STOPPED)
+        host.ring.unlink()
+        (update,) = poll_until(client, bool)
+        assert (update.tokens, update.reason) == ([5], Reason.ERR_STOPPED)
+        poll_until(client, lambda _: "backend not up" in client.health().down)
 
 
 def test_unlink_leaves_a_successor_alone(directory: Path) -> None:
