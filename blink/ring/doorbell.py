@@ -13,8 +13,7 @@ class Doorbell:
     One doorbell write is in flight at a time, since two could land in the wrong order.
     """
 
-    def __init__(self, rung: int) -> None:
-        self.rung = rung
+    def __init__(self) -> None:
         self.in_flight = False
         self._waiting: deque[Stream] = deque()  # committed, in order of seq
 
@@ -31,7 +30,6 @@ class Doorbell:
             value = self._waiting.popleft().seq
         return value
 
-    def all_rung(self, seq: int) -> None:
-        """Note that everything up to ``seq`` has been rung, by recovery."""
-        self.rung, self.in_flight = seq, False
+    def all_covered(self) -> None:
+        """Note that recovery covers whatever was waiting."""
         self._waiting.clear()

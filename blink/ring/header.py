@@ -29,6 +29,14 @@ class Header:
     pages: int
     fingerprint: bytes
 
+    @property
+    def share(self) -> int:
+        """Requests that one worker may have outstanding: its part of the scheduler's queue.
+
+        The last of several partitions is the operator's, for checks, and gets no part set aside.
+        """
+        return max(1, self.queue_cap // max(1, self.geometry.parts - 1))
+
     def _offsets(self) -> dict[str, int]:
         g = self.geometry
         values = (g.g_off, g.g_stride, 0, g.f_stride, g.out_off, g.output_bytes, g.in_off, g.input_bytes)

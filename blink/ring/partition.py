@@ -17,8 +17,7 @@ from blink.ring.stream import Handle, Stream
 class Partition:
     """Bookkeeping of one partition; touches no memory of the ring.
 
-    ``gens`` (u32, shape [n]) are the generations committed so far and ``seq`` the last sequence number used. ``share``
-    is how many requests this worker may have outstanding: its part of the scheduler's queue.
+    ``gens`` (u32, shape [n]) are the generations committed so far and ``seq`` the last sequence number used.
     """
 
     def __init__(self, header: Header, gens: npt.NDArray[np.uint32], seq: int) -> None:
@@ -29,7 +28,6 @@ class Partition:
         self.outputs = Arena(geometry.out_off, geometry.output_bytes)
         self.streams: dict[int, Stream] = {}
         self.inherited = 0  # occupied slots of a frontend that is gone
-        self.share = max(1, header.queue_cap // geometry.parts)
 
     def commit_off(self, slot: int) -> int:
         """Of a slot's commit word within F_p."""

@@ -95,7 +95,7 @@ def make_core_world(
     return world, core
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), scripts(ACTIONS * 2 + FAULTS, 120))
 def test_requests_survive_cuts_and_crashes(seed: int, actions: list[str]) -> None:
     world, core = make_core_world(seed)

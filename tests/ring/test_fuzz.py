@@ -25,7 +25,7 @@ class WatchedTransport(AdversarialTransport):
 
     def post_read(self, region: Region, offset: int, length: int, channel: Channel = Channel.STATUS) -> int:
         if region is Region.G and offset >= self.memory.geometry.out_off:
-            partition = self.client._partition
+            partition = self.client._link.partition
             assert partition is not None
             assert any(
                 s.request is not None and s.out_off <= offset and offset + length <= s.out_off + s.request.output_bytes

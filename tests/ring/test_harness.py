@@ -13,7 +13,6 @@ from blink.ring.partition import Partition
 from blink.ring.reader import Reader
 from blink.ring.recovery import Survey
 from blink.ring.stream import Stream
-from blink.ring.transport import LinkState
 from tests.ring.adversarial import AdversarialTransport
 from tests.ring.test_faults import ACTIONS, FAULTS, make_world, play
 
@@ -74,15 +73,15 @@ def _restart_without_roll_forward(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_reconciliation(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("blink.ring.client.reconcile", lambda partition, survey: [])
+    patch.setattr("blink.ring.link.reconcile", lambda partition, survey: [])
 
 
 def _cancel_before_commit(patch: pytest.MonkeyPatch) -> None:
     def cancel(self: RingClient, stream: Stream) -> None:
-        if not stream.cancelled and not stream.finished and self._transport.state is LinkState.UP:
+        if not stream.cancelled and not stream.finished and self._link.up:
             stream.cancelled = True
-            assert self._partition is not None
-            self._work.write([self._partition.cancel_write(stream)], lambda: None)
+            assert self._link.partition is not None
+            self._work.write([self._link.partition.cancel_write(stream)], lambda: None)
 
     patch.setattr(RingClient, "_cancel", cancel)
 

@@ -257,7 +257,7 @@ def test_unused_alternatives_are_not_looked_at() -> None:
         (Geometry(4, 1, 8192, 8192), 100, {}, 4, "no free slot"),
         (Geometry(64, 1, 4096, 8192), 100, {"prompt": np.ones(100, np.uint32)}, 9, "no 448 consecutive bytes"),
         (Geometry(64, 1, 8192, 4096), 100, {"max_tokens": 200}, 4, "no 832 consecutive bytes"),
-        (Geometry(64, 2, 8192, 8192), 7, {}, 3, "all 3 places in the queue are taken"),
+        (Geometry(63, 3, 8192, 8192), 7, {}, 3, "all 3 places in the queue are taken"),
     ],
     ids=["slots", "input", "output", "queue"],
 )
@@ -272,7 +272,7 @@ def test_room_runs_out_in_words_and_takes_nothing(
         net.settle()
     for _ in range(fits):
         client.submit(request(**asked))
-    partition = client._partition
+    partition = client._link.partition
     assert partition is not None
     before = (partition.seq, partition.slots.free, partition.inputs.free_bytes, partition.outputs.free_bytes)
     for _ in range(3):

@@ -141,7 +141,7 @@ class World:
             handle = self.client.submit(request)
         except (RingFull, RingUnavailable):
             return
-        stream = self.client._partition.streams[handle.slot]
+        stream = self.client._link.partition.streams[handle.slot]
         size = request.words().nbytes
         assert not _overlaps(busy_f, stream.prompt_off, size), "7: an input extent was reused under a work request"
         assert not _overlaps(busy_g, stream.out_off, request.output_bytes), "7: an output extent, under a read"
@@ -215,7 +215,7 @@ class World:
             self.step_net(8)
             self.step_scheduler(8)
             self.poll()
-            if self.client.health().link_up and not self.client._partition.streams:
+            if self.client.health().link_up and not self.client._link.partition.streams:
                 break
         else:
             raise AssertionError(f"10: requests never ended: {self.client.health()}")
@@ -225,7 +225,7 @@ class World:
         self.check_balance()
 
     def check_balance(self) -> None:
-        partition, geometry = self.client._partition, self.memory.geometry
+        partition, geometry = self.client._link.partition, self.memory.geometry
         assert all(t.end is not None for t in self.tracks), "5: a request got no end"
         assert partition.slots.free == geometry.slots_per_part, "13: a slot leaked"
         assert partition.inputs.free_bytes == geometry.input_bytes, "13: an input extent leaked"

@@ -1,0 +1,233 @@
+"""A worker's link to its partition: connect, check the ring, recover, notice a loss.
+
+Every stage posts work and goes on when its completion arrives; :meth:`Link.keep` is called once a cycle and does what
+depends on time. Recovery follows docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+
+from blink.errors import BlinkError
+from blink.ring.doorbell import Doorbell
+from blink.ring.header import Header
+from blink.ring.layout import F_HEAD, PAGE
+from blink.ring.partition import Partition
+from blink.ring.recovery import Chain, Survey, reconcile, take_over
+from blink.ring.stream import Outbox
+from blink.ring.transport import Bytes, LinkState, Region, Transport
+from blink.ring.words import after, pack_checked
+from blink.ring.work import WorkQueue
+
+RETRY_S = 0.1  # between attempts to connect
+REFUSED_RETRY_S = 1.0  # after a ring that does not fit
+ANSWER_S = 10.0  # a status read or a recovery step without an answer for that long is a dead link
+
+
+class Stage(enum.Enum):
+    """How far a link is."""
+
+    DOWN = "down"
+    HEADER = "reading the ring's header"
+    SURVEY = "reading what is in the ring"
+    REPAIR = "completing interrupted requests"
+    RING = "ringing the doorbell"
+    UP = "up"
+
+
+class Link:
+    """The link, and what is known of the ring at its other end.
+
+    ``header`` and ``partition`` are None while no epoch is attached; ``alive`` is the value of the alive word.
+    ``on_up`` is called whenever the link has come up, ``on_down`` whenever it was lost and with it all work
+    outstanding, ``on_end`` when an epoch has ended. Streams fail ``timeout_s`` after the link went down.
+    """
+
+    def __init__(
+        self, transport: Transport, work: WorkQueue, outbox: Outbox, fingerprint: bytes | None, timeout_s: float,
+        *, on_up: Callable[[], None], on_down: Callable[[], None], on_end: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._transport, self._work, self._outbox = transport, work, outbox
+        self._fingerprint, self._timeout = fingerprint, timeout_s
+        self._on_up, self._on_down, self._on_end = on_up, on_down, on_end
+        self.stage = Stage.DOWN
+        self.header: Header | None = None
+        self.partition: Partition | None = None
+        self.doorbell = Doorbell()
+        self.alive = 0
+        self._why = ""
+        self._now = self._retry_at = self._deadline = 0.0
+        self._cut_at: float | None = None
+        self._survey: dict[Region, Bytes] = {}
+        self._repairs = 0
+
+    @property
+    def up(self) -> bool:
+        """Whether requests can be posted."""
+        return self.stage is Stage.UP
+
+    @property
+    def trouble(self) -> str:
+        """Why the link is not up, in words; empty when it is."""
+        match self.stage:
+            case Stage.UP:
+                return ""
+            case Stage.DOWN:
+                return self._why or "not connected yet"
+        return str(self.stage.value) + (f", after: {self._why}" if self._why else "")
+
+    def expect_answer(self) -> None:
+        """Note that work was posted which a working link answers soon."""
+        self._deadline = self._now + ANSWER_S
+
+    def keep(self, now: float) -> None:
+        """Notice a loss, give up on streams whose link is down for long, and connect."""
+        if now - self._now > 1.0:  # nobody polled, so nothing could have been answered
+            self._deadline += now - self._now
+        self._now = now
+        if self.stage is not Stage.DOWN:
+            if self._transport.state is not LinkState.UP:
+                self.lose(self._transport.detail)
+            elif self._work and now > self._deadline:
+                self.lose(f"no answer from the link for {ANSWER_S:.0f} s while {self.stage.value}")
+        if self.stage is Stage.DOWN:
+            if self._transport.state is LinkState.GONE:
+                self._end_epoch(self._transport.detail)
+            if self._cut_at is not None and now - self._cut_at > self._timeout:
+                self._fail_all(f"the link was down for {self._timeout:.0f} s ({self._why})")
+            if now >= self._retry_at:
+                self._connect()
+
+    def lose(self, why: str) -> None:
+        """Note a loss. Nothing is freed: what is in flight may still land until the next connection fences it."""
+        self.stage, self._why = Stage.DOWN, why
+        self._cut_at = self._now if self._cut_at is None else self._cut_at
+        self._work.void()
+        self.doorbell.in_flight = False
+        for stream in self.partition.streams.values() if self.partition else ():
+            stream.tickets, stream.fetch = 0, None
+        self._on_down()
+
+    def close(self) -> None:
+        """Give the link up for good."""
+        self._transport.close()
+        self._work.void()
+        self.stage, self._why, self._retry_at = Stage.DOWN, "closed", float("inf")
+
+    def ring(self) -> None:
+        """Write the doorbell if a chain has completed that it does not cover."""
+        value = self.doorbell.next()
+        if value is not None:
+            self._write_doorbell(value)
+
+    def _write_doorbell(self, value: int) -> None:
+        def rung() -> None:
+            self.doorbell.in_flight = False
+            if self.stage is Stage.RING:
+                self._go_up()
+
+        self.doorbell.in_flight = True
+        self._work.write([(F_HEAD.offset("db"), pack_checked(value).to_bytes(8, "little"))], rung)
+
+    def _connect(self) -> None:
+        self._retry_at = self._now + RETRY_S
+        if self._transport.state is not LinkState.CONNECTING:
+            self._transport.reconnect()
+        if self._transport.state is LinkState.UP:
+            self._enter(Stage.HEADER)
+            self._work.read(Region.H, 0, PAGE, self._check_header)
+        else:
+            self._why = self._transport.detail
+
+    def _enter(self, stage: Stage) -> None:
+        self.stage = stage
+        self.expect_answer()
+
+    def _refuse(self, why: str) -> None:
+        self.lose(why)
+        self._retry_at = self._now + REFUSED_RETRY_S
+
+    def _check_header(self, data: Bytes) -> None:
+        try:
+            header = Header.decode(data, "ring header")
+        except BlinkError as e:
+            return self._refuse(str(e))
+        if header.epoch == 0:
+            return self._refuse("the backend is starting: its ring has no epoch yet")
+        if self._transport.partition >= header.geometry.parts:
+            return self._refuse(f"partition {self._transport.partition} of {header.geometry.parts}")
+        if self._fingerprint is not None and header.fingerprint != self._fingerprint:
+            return self._refuse(
+                f"the backend serves model {header.fingerprint.hex()[:12]}, this frontend has "
+                f"{self._fingerprint.hex()[:12]}: deploy the same model to both"
+            )
+        if header != self.header:
+            self._end_epoch("the backend was restarted")
+        self.header, self._survey = header, {}
+        geometry, n = header.geometry, header.geometry.slots_per_part
+        self._enter(Stage.SURVEY)
+        self._work.read(Region.G, 0, geometry.status_off + 16 * n, lambda d: self._surveyed(Region.G, d))
+        self._work.read(Region.F, 0, geometry.cmd_off + 16 * n, lambda d: self._surveyed(Region.F, d))
+        return None
+
+    def _surveyed(self, region: Region, data: Bytes) -> None:
+        self._survey[region] = data.copy()
+        if len(self._survey) < 2:
+            return
+        assert self.header is not None
+        survey = Survey.parse(self.header, self._survey[Region.G], self._survey[Region.F])
+        if survey.epoch != self.header.epoch:
+            return self._refuse("the ring in place has another epoch than its header")
+        if self.partition is None:
+            self.partition, plan = take_over(self.header, survey)
+            self.alive = survey.alive
+        else:
+            plan = reconcile(self.partition, survey)
+        self._repairs = len(plan)
+        self._enter(Stage.REPAIR)
+        for _, chain in plan:
+            self._repair(chain, survey.db)
+        if not plan:
+            self._repaired(survey.db)
+        return None
+
+    def _repair(self, chain: Chain, db: int) -> None:
+        def landed() -> None:
+            self._repairs -= 1
+            if not self._repairs:
+                self._repaired(db)
+
+        self._work.write(chain, landed)
+
+    def _repaired(self, db: int) -> None:
+        """Every known commit is whole now, so the doorbell may cover them all."""
+        partition = self.partition
+        assert partition is not None
+        for stream in list(partition.streams.values()):
+            stream.in_ring, stream.chain = True, []
+            partition.settle(stream)
+        self.doorbell.all_covered()
+        if after(partition.seq, db):
+            self._enter(Stage.RING)
+            self._write_doorbell(partition.seq)
+        else:
+            self._go_up()
+
+    def _go_up(self) -> None:
+        self._cut_at, self._why = None, ""
+        self._enter(Stage.UP)
+        self._on_up()
+
+    def _end_epoch(self, why: str) -> None:
+        """Forget the partition: its ring is gone for good."""
+        if self.header is not None:
+            self._fail_all(f"{why} while this request was in flight")
+            self.partition = self.header = None
+            self._on_end()
+
+    def _fail_all(self, error: str) -> None:
+        for stream in self.partition.streams.values() if self.partition else ():
+            if not stream.lost and not stream.finished:
+                stream.cancelled = True
+                self._outbox.fail(stream, error)
