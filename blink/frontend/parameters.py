@@ -100,9 +100,8 @@ def submit_requests(
 ) -> list[SubmitRequest]:
     """The ring requests of ``body``: answer j of prompt i is number i * n + j. Raises ApiError naming the field."""
     n = body.n or 1
-    share = max(1, header.queue_cap // header.geometry.parts)  # as blink.ring.partition has it
-    if len(prompts) * n > share:
-        raise bad("n", f"{len(prompts) * n} answers at once are more than this server ever queues ({share})")
+    if len(prompts) * n > header.share:
+        raise bad("n", f"{len(prompts) * n} answers at once are more than this server ever queues ({header.share})")
     _check_tokens("stop_token_ids", body.stop_token_ids or (), header)
     _check_tokens("logit_bias", body.logit_bias or (), header)
     seed = secrets.randbits(64) if body.seed is None else body.seed & _U64
