@@ -12,7 +12,8 @@ import pytest
 
 from blink.frontend import protocol
 from blink.model.tokenizer import Tokenizer
-from tests.appliance import Appliance
+from blink.ring.layout import Counter
+from tests.appliance import Appliance, wait_for
 from tests.frontend.conftest import Post
 from tests.frontend.sse_client import stream
 
@@ -183,12 +184,11 @@ def test_stop_strings(complete: Post, http: httpx.Client) -> None:
 
 
 def test_a_matched_stop_string_cancels_in_the_ring(live: Appliance, complete: Post) -> None:
-    before = live.observe()
-    complete(max_tokens=1500, ignore_eos=True, stop=[complete(max_tokens=3, ignore_eos=True)["choices"][0]["text"]])
-    after = live.observe()
-    from blink.ring.layout import Counter
-
-    assert after.counter(Counter.OUTPUT_TOKENS) - before.counter(Counter.OUTPUT_TOKENS) < 300
+    first = complete(max_tokens=3, ignore_eos=True)["choices"][0]["text"]
+    before = live.observe().counter(Counter.OUTPUT_TOKENS)
+    complete(max_tokens=1500, ignore_eos=True, stop=first)
+    wait_for("the request to end", lambda: live.observe().requests_held == 0, 10)
+    assert live.observe().counter(Counter.OUTPUT_TOKENS) - before < 300
 
 
 def test_stop_tokens_min_tokens_and_bias(complete: Post, tokenizer: Tokenizer) -> None:
