@@ -43,10 +43,8 @@ def _frontend(args: argparse.Namespace) -> int:
 
 def _model_prepare(args: argparse.Namespace) -> int:
     from blink.model.prepare import prepare
-    from blink.model.prepared import PreparedModel
 
-    prepare(args.source, args.dest)
-    print(f"{args.dest}: fingerprint {PreparedModel.open(args.dest).fingerprint.hex()}")
+    print(f"{args.dest}: fingerprint {prepare(args.source, args.dest).fingerprint.hex()}")
     return 0
 
 

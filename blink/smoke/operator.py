@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from blink.config import ApplianceConfig
-from blink.ring.client import RingClient, SamplingParams, SubmitRequest
+from blink.ring.client import Handle, RingClient, SamplingParams, SubmitRequest
 from blink.ring.layout import REASON_TEXT, Reason, State
 from blink.ring.lease import PartitionLease
 from blink.ring.shm import ShmTransport
@@ -27,7 +27,6 @@ class Answer:
     tokens: list[int] = field(default_factory=list)
     states: list[State] = field(default_factory=list)
     reason: Reason | None = None
-    error: str | None = None
 
 
 class Operator:
@@ -49,25 +48,23 @@ class Operator:
     def ask(self, prompts: Sequence[Sequence[int]], max_tokens: int, deadline: Deadline) -> list[Answer]:
         """Greedy answers of exactly ``max_tokens`` tokens to all ``prompts``, submitted together."""
         self.wait_up(deadline)
-        answers = {}
+        answers: dict[Handle, Answer] = {}
         for prompt in prompts:
             request = SubmitRequest(
                 np.array(prompt, np.uint32), max_tokens, SamplingParams(seed=0, temperature=0), ignore_eos=True
             )
             answers[self.client.submit(request)] = Answer()
-        while any(a.reason is None for a in answers.values()):
-            deadline.left("a request to complete")
-            self._refuse_stall()
-            for update in self.client.poll(time.monotonic()):
-                if (answer := answers.get(update.handle)) is None:
-                    continue
-                answer.tokens += update.tokens
-                answer.reason = update.reason
-                if not answer.states or answer.states[-1] != update.state:
-                    answer.states.append(update.state)
-                if update.error is not None:
-                    raise CheckError(f"the request died: {update.error}", "the backend went away: its log says why")
-            time.sleep(POLL_S)
+        try:
+            while any(a.reason is None for a in answers.values()):
+                deadline.left("a request to complete")
+                self._refuse_stall()
+                self._take(answers)
+                time.sleep(POLL_S)
+        except CheckError:
+            for handle in answers:
+                self.client.cancel(handle)
+            self._cycle()
+            raise
         for answer in answers.values():
             if answer.reason is not Reason.LENGTH or len(answer.tokens) != max_tokens:
                 reason = answer.reason or Reason.NONE
@@ -82,6 +79,18 @@ class Operator:
         while self.client.health().free_slots < slots:
             deadline.left("the slot to become empty")
             self._cycle()
+
+    def _take(self, answers: Mapping[Handle, Answer]) -> None:
+        for update in self.client.poll(time.monotonic()):
+            answer = answers.get(update.handle)
+            if answer is None:  # of a check that gave up
+                continue
+            answer.tokens += update.tokens
+            answer.reason = update.reason
+            if not answer.states or answer.states[-1] != update.state:
+                answer.states.append(update.state)
+            if update.error is not None:
+                raise CheckError(f"the request died: {update.error}", "the backend went away: its log says why")
 
     def _refuse_stall(self) -> None:
         if self.client.health().stalled:
