@@ -135,7 +135,7 @@ def test_seeds() -> None:
     [
         ({"stop_token_ids": [1000]}, [1], "stop_token_ids"),
         ({"logit_bias": {1000: 1.0}}, [1], "logit_bias"),
-        ({"n": 9}, [1], "n"),
+        ({"n": HEADER.share + 1}, [1], "n"),
         ({"min_tokens": 5, "max_tokens": 4}, [1], "min_tokens"),
         ({}, [], "prompt"),
         ({}, [1000], "prompt"),
