@@ -12,6 +12,8 @@ import numpy as np
 from blink.errors import BlinkError
 from blink.model.gguf_file import F32, GgufFile, GgufTensor
 from blink.model.safetensors_file import TensorSource
+from blink.model.spec import ModelSpec
+from blink.model.tensors import check_tensors
 
 _LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 
@@ -48,7 +50,8 @@ _ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_
 def convert(file: GgufFile) -> tuple[dict[str, Any], list[TensorSource]]:
     """``(config.json, tensors in the file's order)`` of a GGUF model.
 
-    Raises BlinkError for an architecture, a rotary scaling or a tensor that has no counterpart here.
+    Raises BlinkError for an architecture, a rotary scaling or a tensor that has no counterpart here, and for tensors
+    that are missing or do not fit the metadata.
     """
     arch = file.metadata.get("general.architecture")
     if arch not in _LAYERS:
@@ -61,7 +64,7 @@ def convert(file: GgufFile) -> tuple[dict[str, Any], list[TensorSource]]:
         raise BlinkError(f"{file.path} is a mixture of experts of the llama family", "use a dense model or qwen3moe")
     config = _config(file, arch)
     tensors = [out for t in file.tensors.values() for out in _tensors(file, arch, t, config)]
-    _check_complete(file, tensors, config)
+    check_tensors(file.path, ModelSpec.from_config(config), {t.name: t.shape for t in tensors})
     return config, tensors
 
 
@@ -108,16 +111,6 @@ def _unpermuted(file: GgufFile, tensor: GgufTensor, heads: int) -> list[F32]:
     a = file.array(tensor)
     half = a.shape[0] // heads // 2
     return [a.reshape(heads, half, 2, -1).swapaxes(1, 2).reshape(a.shape)]
-
-
-def _check_complete(file: GgufFile, tensors: list[TensorSource], config: dict[str, Any]) -> None:
-    names = {t.name for t in tensors}
-    for layer in range(config["num_hidden_layers"]):
-        if f"model.layers.{layer}.input_layernorm.weight" not in names:
-            raise BlinkError(f"{file.path} lacks the tensors of layer {layer}", "copy it again from its source")
-    for name in _MODEL.values():
-        if name not in names:
-            raise BlinkError(f"{file.path} lacks the tensor for {name}", "copy it again from its source")
 
 
 def _config(file: GgufFile, arch: str) -> dict[str, Any]:

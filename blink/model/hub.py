@@ -31,7 +31,7 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 from blink.errors import BlinkError
 from blink.model import safetensors_file
 from blink.model.folders import ensure_space
-from blink.model.layout import KEPT, LICENSES, REQUIRED, check_config
+from blink.model.layout import KEPT, LICENSES, REQUIRED, read_spec
 from blink.model.progress import Progress
 from blink.model.sources import HubSource
 
@@ -40,9 +40,9 @@ TIMEOUT_S = 10.0  # for an answer to begin; the client also gives up on a transf
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """Size in bytes, and SHA-256 in hex where the hub stores the file by it (large files)."""
+    """Size in bytes, and SHA-256 in hex where the hub stores the file by it (large files); None where not stated."""
 
-    size: int
+    size: int | None
     sha256: str | None
 
 
@@ -64,7 +64,7 @@ def resolve(source: HubSource, endpoint: str | None = None) -> Snapshot:
         )
     if info.sha is None:
         raise BlinkError(f"hub repository {source.repo}: the hub names no commit", "use a hub that does")
-    files = {s.rfilename: RemoteFile(s.size or 0, s.lfs.sha256 if s.lfs else None) for s in info.siblings or []}
+    files = {s.rfilename: RemoteFile(s.size, s.lfs.sha256 if s.lfs else None) for s in info.siblings or []}
     return Snapshot(source.repo, info.sha, endpoint, files)
 
 
@@ -80,7 +80,7 @@ def download(snapshot: Snapshot, folder: Path) -> None:
     small = [n for n in snapshot.files if n in KEPT or any(fnmatch(n, p) for p in LICENSES)]
     sharded = safetensors_file.INDEX in snapshot.files
     _fetch(snapshot, small + ([safetensors_file.INDEX] if sharded else []), folder)
-    check_config(folder)  # before gigabytes of a model that cannot be served
+    read_spec(folder)  # before gigabytes of a model that cannot be served
     weights = [safetensors_file.SINGLE]
     if sharded:
         weights = sorted(set(safetensors_file.read_index(folder / safetensors_file.INDEX).values()))
@@ -95,7 +95,7 @@ def download(snapshot: Snapshot, folder: Path) -> None:
 
 def _fetch(snapshot: Snapshot, names: list[str], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    total = sum(snapshot.files[n].size for n in names)
+    total = sum(snapshot.files[n].size or 0 for n in names)
     ensure_space(folder, max(0, total - _bytes_in(folder)))
     disable_progress_bars()  # they redraw one line with carriage returns, which is unreadable in a log
     with (
@@ -113,11 +113,11 @@ def _fetch(snapshot: Snapshot, names: list[str], folder: Path) -> None:
         )
     # The client falls back to what is on the disk where the hub stops answering.
     for name in names:
-        path = folder / name
+        path, stated = folder / name, snapshot.files[name].size
         size = path.stat().st_size if path.exists() else -1
-        if size != snapshot.files[name].size:
+        if size < 0 or size != (size if stated is None else stated):
             raise BlinkError(
-                f"hub repository {snapshot.repo}: {name} came with {max(size, 0)} of {snapshot.files[name].size} bytes",
+                f"hub repository {snapshot.repo}: {name} came with {max(size, 0)} of {stated} bytes",
                 "try again: files that came whole are kept",
             )
 

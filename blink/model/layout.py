@@ -33,8 +33,8 @@ def model_files(folder: Path) -> list[Path]:
     return files + ([index] if index.exists() else []) + weights
 
 
-def check_config(folder: Path) -> None:
-    """Raise BlinkError where config.json is damaged or describes a model that the engines cannot run."""
+def read_spec(folder: Path) -> ModelSpec:
+    """The architecture in config.json. Raises BlinkError where it is damaged or no engine can run it."""
     path = folder / "config.json"
     try:
         config = json.loads(path.read_bytes())
@@ -43,6 +43,6 @@ def check_config(folder: Path) -> None:
     if not isinstance(config, dict):
         raise BlinkError(f"{path} is not a JSON object", "copy it again from its source")
     try:
-        ModelSpec.from_config(config)
+        return ModelSpec.from_config(config)
     except BlinkError as e:
         raise BlinkError(f"{folder}: {e.cause}", e.remedy) from None

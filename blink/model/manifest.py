@@ -48,7 +48,7 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of ``folder``. Raises BlinkError where it is missing or damaged."""
     path = folder / NAME
     try:
-        return Manifest.model_validate_json(path.read_bytes())
+        found = Manifest.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         raise BlinkError(f"{folder} is not a prepared model (it has no {NAME})", _PREPARE) from None
     except OSError as e:
@@ -57,6 +57,9 @@ def read_manifest(folder: Path) -> Manifest:
         first = e.errors()[0]
         where = ".".join(str(p) for p in first["loc"]) or "file"
         raise BlinkError(f"{path} is damaged ({where}: {first['msg']})", _PREPARE) from None
+    if found.format != FORMAT:
+        raise BlinkError(f"{path} has format {found.format}, and this version reads {FORMAT}", _PREPARE)
+    return found
 
 
 def build_manifest(folder: Path, *, source: str, revision: str, identity: str, progress: Progress) -> Manifest:

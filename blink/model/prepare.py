@@ -13,11 +13,11 @@ from blink.model.folders import ensure_space, lock, replace, scratch
 from blink.model.gguf_arch import convert
 from blink.model.gguf_file import GgufFile
 from blink.model.gguf_tokenizer import GgufTokenizer
-from blink.model.layout import check_config, model_files
+from blink.model.layout import model_files, read_spec
 from blink.model.prepared import PreparedModel
 from blink.model.progress import Progress
 from blink.model.sources import COMMIT, FolderSource, GgufSource, HubSource, parse_source, stat_identity
-from blink.model.spec import ModelSpec
+from blink.model.tensors import check_tensors
 
 
 def prepare(source: str, dest: Path, *, endpoint: str | None = None) -> PreparedModel:
@@ -122,14 +122,12 @@ def _current(dest: Path, identity: str) -> PreparedModel | None:
         model = PreparedModel.open(dest)
     except BlinkError:
         return None
-    found = model.manifest
-    return model if (found.identity, found.format) == (identity, manifest.FORMAT) else None
+    return model if model.manifest.identity == identity else None
 
 
 def _from_gguf(path: Path, out: Path) -> None:
     with GgufFile(path) as file:
         config, tensors = convert(file)
-        ModelSpec.from_config(config)
         tokenizer = GgufTokenizer(path, file.metadata)
         eos, special = tokenizer.eos_ids(), tokenizer.special_ids
         if not eos:
@@ -153,9 +151,8 @@ def _from_gguf(path: Path, out: Path) -> None:
 
 
 def _from_folder(folder: Path, out: Path, move: bool = False) -> None:
-    check_config(folder)  # a damaged file is found before any is copied
-    for _ in safetensors_file.iter_entries(folder):
-        pass
+    # What is wrong is found before anything is copied.
+    check_tensors(folder, read_spec(folder), {e.name: e.shape for _, e in safetensors_file.iter_entries(folder)})
     files = model_files(folder)
     if move:
         for file in files:

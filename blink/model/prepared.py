@@ -30,14 +30,17 @@ class PreparedModel:
         self.eos_ids = _eos_ids(path, self.generation_config, self.config)
 
     @classmethod
-    def open(cls, path: Path) -> PreparedModel:
+    def open(cls, path: Path, *, weights: bool = True) -> PreparedModel:
         """Open ``path``, checking that every file is there with its size; contents only by :meth:`verify`.
 
+        A frontend needs no weights: with ``weights=False`` the safetensors files may be missing.
         Raises BlinkError naming the folder or file.
         """
         manifest = read_manifest(path)
         for name, record in manifest.files.items():
             file = path / name
+            if file.suffix == ".safetensors" and not weights:
+                continue
             try:
                 size = file.stat().st_size
             except OSError as e:

@@ -29,8 +29,10 @@ _ALPHABET = _byte_level_alphabet()
 class Tokenizer:
     """The tokenizer of a prepared model.
 
-    ``bos_id`` (None where the model has none), ``eos_ids`` (tokens that end a generation), ``special_tokens`` (such as
-    ``{"bos_token": "<s>"}``, for chat templates) and ``vocab_size`` (the largest id plus one) are plain attributes.
+    Plain attributes: ``bos_id`` (None where the model has none), ``eos_ids`` (tokens that end a generation),
+    ``special_tokens`` (such as ``{"bos_token": "<s>"}``, for chat templates), ``vocab_size`` (the largest id plus one)
+    and ``strips_first_space`` (whether :meth:`decode` leaves out one space at the beginning, which
+    :meth:`token_bytes` of the first token has; SentencePiece).
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Tokenizer:
         self._tokenizer.no_padding()
         self._added = self._tokenizer.get_added_tokens_decoder()
         self._decoder_kinds = _kinds(json.loads(source).get("decoder"))
+        self.strips_first_space = bool(self._decoder_kinds & {"Strip", "Metaspace"})
         self.special_tokens = dict(special_tokens or {})
         self.eos_ids = list(eos_ids)
         bos = self.special_tokens.get("bos_token")
@@ -67,8 +70,9 @@ class Tokenizer:
             return list(self._tokenizer.encode(valid, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The text of ``ids``; bytes that are not UTF-8 become U+FFFD."""
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))
+        """The text of ``ids``; bytes that are not UTF-8 become U+FFFD, and ids without a token become nothing."""
+        known = [i for i in ids if 0 <= i < self.vocab_size]
+        return str(self._tokenizer.decode(known, skip_special_tokens=skip_special_tokens))
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token stands for, which need not be whole characters; empty for an id without a token.

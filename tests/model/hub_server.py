@@ -42,6 +42,7 @@ class Hub:
     cuts: int = 1
     broken_after: int | None = None
     corrupt: str | None = None
+    states_sizes: bool = True
     delay: threading.Event | None = None
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
     url: str = ""
@@ -91,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
         if api and api[2] == "tree":
             return self._json([{"type": "file", "path": n, **self._facts(n)} for n in hub.files], body)
         if api:
-            siblings = [{"rfilename": n, **self._facts(n)} for n in hub.files]
+            siblings = [{"rfilename": n, **(self._facts(n) if hub.states_sizes else {})} for n in hub.files]
             return self._json({"id": repo, "sha": hub.commit, "siblings": siblings, "gated": hub.gated}, body)
         assert resolve is not None
         if resolve[3] not in hub.files:

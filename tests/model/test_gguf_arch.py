@@ -87,7 +87,7 @@ def test_phi3_rotates_a_part_with_long_and_short_factors(tmp_path):
     assert np.allclose(spec.rope.short_factor, factors["rope_factors_short.weight"], rtol=1e-7)
 
 
-def _llama3_divisors(factor: float, theta: float, dim: int) -> np.ndarray:
+def llama3_divisors(factor: float, theta: float, dim: int) -> np.ndarray:
     """As llama.cpp's converter computes them, one frequency at a time."""
     out = []
     for freq in 1.0 / theta ** (np.arange(0, dim, 2) / dim):
@@ -104,7 +104,7 @@ def _llama3_divisors(factor: float, theta: float, dim: int) -> np.ndarray:
 
 @pytest.mark.parametrize("factor", [8.0, 32.0])
 def test_llama3_scaling_is_recovered(tmp_path, factor):
-    divisors = _llama3_divisors(factor, 10000.0, tiny_gguf.HEAD_DIM)
+    divisors = llama3_divisors(factor, 10000.0, tiny_gguf.HEAD_DIM)
     _, model = _prepared(tmp_path, extra={"rope_freqs.weight": divisors})
     assert model.config["rope_scaling"] == {
         "rope_type": "llama3",
@@ -135,6 +135,20 @@ def test_linear_and_yarn_scaling(tmp_path):
         ("llama", {"extra": {"blk.0.ffn_sub_norm.weight": np.ones(8, np.float32)}}, "blk.0.ffn_sub_norm.weight"),
         ("llama", {"extra": {"rope_freqs.weight": np.full(8, 3.0, np.float32)}}, "not Llama 3's scaling"),
         ("llama", {"values": {"llama.rope.scaling.type": "dynamic"}}, "'dynamic'"),
+        ("llama", {"without": "blk.1.attn_v.weight"}, "has no tensor model.layers.1.self_attn.v_proj.weight"),
+        ("llama", {"without": "output_norm.weight"}, "has no tensor model.norm.weight"),
+        ("llama", {"without": "token_embd.weight"}, "has no token_embd.weight"),
+        (
+            "qwen3",
+            {"without": "blk.0.attn_output.bias", "bias": True},
+            "layers.0.self_attn.o_proj.bias",
+        ),
+        ("qwen3moe", {"without": "blk.0.ffn_up_exps.weight"}, "has no tensor model.layers.0.mlp.experts.0.up_proj"),
+        (
+            "llama",
+            {"values": {"llama.attention.key_length": 32}},
+            "self_attn.q_proj.weight has shape",
+        ),
         ("llama", {"values": {"llama.expert_count": 8}}, "mixture of experts of the llama family"),
         ("llama", {"values": {"split.count": 3}}, "one part of a split model"),
         ("llama", {"values": {"llama.attention.value_length": 8}}, "different widths"),

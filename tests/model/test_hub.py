@@ -96,6 +96,11 @@ def test_every_kind_of_revision_is_resolved_to_the_commit(hub, tmp_path, revisio
     assert get(hub, tmp_path / "model", f"{SOURCE}@{revision}").manifest.revision == hub.commit
 
 
+def test_a_mirror_that_states_no_sizes(hub, tmp_path):
+    hub.states_sizes = False
+    get(hub, tmp_path / "model").verify()
+
+
 def test_a_second_time_brings_nothing(hub, tmp_path, capsys):
     get(hub, tmp_path / "model")
     hub.requests.clear()

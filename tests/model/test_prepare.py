@@ -175,6 +175,17 @@ def test_a_sharded_folder(tmp_path, checkpoint):
     model.verify()
 
 
+def test_links_are_followed(tmp_path, checkpoint):
+    """The hub's own cache keeps a revision as links to blobs."""
+    (tmp_path / "snapshot").mkdir()
+    for p in checkpoint.iterdir():
+        (tmp_path / "snapshot" / p.name).symlink_to(p)
+    model = prepare(str(tmp_path / "snapshot"), tmp_path / "model")
+    assert not any(p.is_symlink() for p in model.path.iterdir())
+    shutil.rmtree(checkpoint)
+    model.verify()
+
+
 def test_licences_are_kept(tmp_path, checkpoint):
     (checkpoint / "LICENSE.txt").write_text("Apache-2.0")
     (checkpoint / "README.md").write_text("# model")
@@ -225,18 +236,30 @@ def test_an_unusable_configuration(tmp_path, checkpoint, content, says):
     assert says in e.value.cause
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "says"),
-    [("tokenizer.json", "{}", "not a tokenizer"), ("config.json", None, r"\d+ tokens, and the model knows 100")],
-)
-def test_a_tokenizer_that_does_not_fit(tmp_path, checkpoint, name, content, says):
-    if content is None:
-        config = json.loads((checkpoint / name).read_text())
-        content = json.dumps(config | {"vocab_size": 100})
-    (checkpoint / name).write_text(content)
-    with pytest.raises(BlinkError, match=says):
+def test_a_tokenizer_that_does_not_fit(tmp_path, checkpoint):
+    tensors = load_file(checkpoint / "model.safetensors")
+    name = "model.embed_tokens.weight"
+    save_file(tensors | {name: tensors[name][:100]}, checkpoint / "model.safetensors")
+    config = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(json.dumps(config | {"vocab_size": 100}))
+    with pytest.raises(BlinkError, match=r"its tokenizer has \d+ tokens, and the model knows 100"):
+        prepare(str(checkpoint), tmp_path / "model")
+    (checkpoint / "tokenizer.json").write_text("{}")
+    with pytest.raises(BlinkError, match="is not a tokenizer"):
         prepare(str(checkpoint), tmp_path / "model")
     assert not (tmp_path / "model").exists()
+
+
+def test_tensors_that_do_not_fit(tmp_path, checkpoint):
+    tensors = load_file(checkpoint / "model.safetensors")
+    name = "model.layers.1.self_attn.k_proj.weight"
+    save_file(tensors | {name: tensors[name][:-1]}, checkpoint / "model.safetensors")
+    with pytest.raises(BlinkError, match=rf"tensor {name} has shape \[31, 64\].* asks for \[32, 64\]"):
+        prepare(str(checkpoint), tmp_path / "model")
+    del tensors[name]
+    save_file(tensors, checkpoint / "model.safetensors")
+    with pytest.raises(BlinkError, match=f"checkpoint has no tensor {name}"):
+        prepare(str(checkpoint), tmp_path / "model")
 
 
 def test_no_eos(tmp_path):

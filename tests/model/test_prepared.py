@@ -48,6 +48,25 @@ def test_a_damaged_manifest(folder, content):
         PreparedModel.open(folder)
 
 
+def test_another_format_is_prepared_again(folder):
+    path = folder / "blink-manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 99}))
+    with pytest.raises(BlinkError, match="has format 99"):
+        PreparedModel.open(folder)
+    assert prepare(str(folder.parent / "checkpoint"), folder).manifest.format == 1
+
+
+def test_a_frontend_needs_no_weights(folder):
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(BlinkError, match=r"model\.safetensors"):
+        PreparedModel.open(folder)
+    model = PreparedModel.open(folder, weights=False)
+    assert model.tokenizer().vocab_size > 0
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(BlinkError, match=r"tokenizer\.json"):
+        PreparedModel.open(folder, weights=False)
+
+
 def test_a_manifest_that_names_a_file_elsewhere(folder):
     path = folder / "blink-manifest.json"
     value = json.loads(path.read_text())

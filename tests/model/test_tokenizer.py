@@ -87,6 +87,7 @@ def test_sentencepiece_adds_bos_unless_told_not_to(sentencepiece, tmp_path):
     assert sentencepiece.encode("Hello")[0] == sentencepiece.bos_id == 1
     assert 1 not in sentencepiece.encode("Hello", add_special_tokens=False)
     assert sentencepiece.eos_ids == [2]
+    assert sentencepiece.strips_first_space
     without = _load(tmp_path, sentencepiece_metadata(**{"ggml.add_bos_token": False, "ggml.add_eos_token": True}))
     ids = without.encode("Hello")
     assert ids[0] != 1
@@ -105,6 +106,7 @@ def test_sentencepiece_byte_tokens_are_bytes(sentencepiece):
 def test_special_tokens(byte_level):
     assert byte_level.vocab_size == 49152
     assert byte_level.bos_id == 1
+    assert not byte_level.strips_first_space
     assert byte_level.eos_ids == [0, 2]
     assert [i for i in range(byte_level.vocab_size) if byte_level.is_special(i)] == list(range(17))
     assert byte_level.special_ids == frozenset(range(17))
@@ -124,6 +126,7 @@ def test_a_byte_that_the_vocabulary_lacks_is_left_out(byte_level):
 @pytest.mark.parametrize("token_id", [-1, 49152, 10**9])
 def test_an_id_without_a_token_has_no_bytes(byte_level, token_id):
     assert byte_level.token_bytes(token_id) == b""
+    assert byte_level.decode([33, token_id, 34]) == "12"
     assert not byte_level.is_special(token_id)
 
 

@@ -29,6 +29,7 @@ _NAMES = {
     "mlp.gate.weight": "ffn_gate_inp.weight",
     **_QKV,
     **{k.replace(".weight", ".bias"): v.replace(".weight", ".bias") for k, v in _QKV.items()},
+    "self_attn.o_proj.bias": "attn_output.bias",
 }
 
 
@@ -74,7 +75,8 @@ def hf_tensors(arch: str, seed: int = 0, *, tied: bool = True, bias: bool = Fals
         out |= {f"model.layers.{i}.{name}.weight": a for name, a in layer.items()}
         if bias:
             out |= {
-                f"model.layers.{i}.self_attn.{x}_proj.bias": matrix(n) for x, n in zip("qkv", (q, kv, kv), strict=True)
+                f"model.layers.{i}.self_attn.{x}_proj.bias": matrix(n)
+                for x, n in zip("qkvo", (q, kv, kv, HIDDEN), strict=True)
             }
     return out
 
@@ -115,6 +117,7 @@ def write(
     tied: bool = True,
     bias: bool = False,
     extra: Mapping[str, np.ndarray] | None = None,
+    without: str | None = None,
     values: Mapping[str, Any] | None = None,
     tokenizer: Mapping[str, Any] | None = None,
 ) -> Tiny:
@@ -145,6 +148,8 @@ def write(
         add(w, f"tokenizer.{key}", value)
     expected = dict(tensors)
     for name, a in {**_gguf_tensors(arch, tensors), **(extra or {})}.items():
+        if name == without:
+            continue
         if kind == F32 or a.ndim == 1:
             w.add_tensor(name, a)
         else:

@@ -16,6 +16,7 @@ from blink.model.prepare import prepare  # noqa: E402
 from blink.model.sources import GgufSource, parse_source  # noqa: E402
 from tests.model import tiny_gguf  # noqa: E402
 from tests.model.corpus import SURROGATES, texts  # noqa: E402
+from tests.model.test_gguf_arch import llama3_divisors  # noqa: E402
 
 pytestmark = pytest.mark.parity
 
@@ -66,7 +67,7 @@ def test_their_gguf_conversion_gives_the_same_tokenizer_and_weights(smollm):
     assert compared == len(stored) == 272
 
 
-def _config(arch: str) -> Any:
+def _config(arch: str, changes: dict[str, Any]) -> Any:
     """The configuration that the tensors of tiny_gguf belong to, written down by hand."""
     common = {
         "vocab_size": tiny_gguf.VOCAB,
@@ -89,19 +90,78 @@ def _config(arch: str) -> Any:
         "norm_topk_prob": True,
     }
     head = {"head_dim": tiny_gguf.HEAD_DIM}
-    return {
-        "llama": lambda: transformers.LlamaConfig(**common),
-        "phi3": lambda: transformers.Phi3Config(**common),
-        "qwen3": lambda: transformers.Qwen3Config(**common, **head),
-        "qwen3moe": lambda: transformers.Qwen3MoeConfig(**common, **head, **experts),
-    }[arch]()
+    classes = {
+        "llama": (transformers.LlamaConfig, {}),
+        "phi3": (transformers.Phi3Config, {"original_max_position_embeddings": 256}),
+        "qwen3": (transformers.Qwen3Config, head),
+        "qwen3moe": (transformers.Qwen3MoeConfig, head | experts),
+    }
+    cls, own = classes[arch]
+    return cls(**(common | own | changes))
 
 
-@pytest.mark.parametrize("arch", ["llama", "phi3", "qwen3", "qwen3moe"])
-def test_every_architecture_computes_what_it_did_before_gguf(tmp_path, arch):
+FACTORS = {
+    "rope_factors_long.weight": np.linspace(1, 8, 8, dtype=np.float32),
+    "rope_factors_short.weight": np.linspace(1, 1.2, 8, dtype=np.float32),
+}
+# Name: architecture, what the GGUF file holds, what that is in HuggingFace's configuration.
+VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "llama": ("llama", {}, {}),
+    "phi3": ("phi3", {}, {}),
+    "qwen3": ("qwen3", {}, {}),
+    "qwen3moe": ("qwen3moe", {}, {}),
+    "biases": ("qwen3", {"bias": True}, {"attention_bias": True}),
+    "linear": (
+        "llama",
+        {"values": {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0}},
+        {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+    ),
+    "yarn": (
+        "qwen3",
+        {
+            "values": {
+                "qwen3.rope.scaling.type": "yarn",
+                "qwen3.rope.scaling.factor": 4.0,
+                "qwen3.rope.scaling.original_context_length": 64,
+            }
+        },
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}},
+    ),
+    "llama3": (
+        "llama",
+        {"extra": {"rope_freqs.weight": llama3_divisors(8.0, 10000.0, tiny_gguf.HEAD_DIM)}},
+        {
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192,
+            }
+        },
+    ),
+    "longrope": (
+        "phi3",
+        {"extra": FACTORS, "values": {"phi3.rope.scaling.original_context_length": 16}},
+        {
+            "original_max_position_embeddings": 16,
+            "rope_scaling": {
+                "rope_type": "longrope",
+                "type": "longrope",
+                "long_factor": FACTORS["rope_factors_long.weight"].tolist(),
+                "short_factor": FACTORS["rope_factors_short.weight"].tolist(),
+            },
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_architecture_computes_what_it_did_before_gguf(tmp_path, variant):
     """The original checkpoint, and what is left of it after a GGUF file and our conversion back."""
-    tiny = tiny_gguf.write(tmp_path / "tiny.gguf", arch, tied=False)
-    config = _config(arch)
+    arch, stored, changes = VARIANTS[variant]
+    tiny = tiny_gguf.write(tmp_path / "tiny.gguf", arch, tied=False, **stored)
+    config = _config(arch, changes)
     config.architectures = [type(config).__name__.replace("Config", "ForCausalLM")]
     config.save_pretrained(tmp_path / "original")
     save_file(tiny.tensors, tmp_path / "original" / "model.safetensors", {"format": "pt"})
