@@ -56,7 +56,7 @@ struct LaneParams {
     uint32_t prompt_len;  /* tokens at positions below it are prompt, the others are answer */
     uint32_t min_tokens;
     uint32_t lp_n;
-    uint32_t n_stop;  /* entries of lane_stop */
+    uint32_t n_stop;  /* entries of lane_stop: all ids that end the lane, EOS first unless IGNORE_EOS */
     uint32_t n_bias;  /* entries of lane_bias_ids and lane_bias_values */
     uint8_t reserved0[4];
 };

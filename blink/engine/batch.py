@@ -76,7 +76,7 @@ LANE = Struct(
         Field(0x28, "u32", "prompt_len", "tokens at positions below it are prompt, the others are answer"),
         Field(0x2C, "u32", "min_tokens"),
         Field(0x30, "u32", "lp_n"),
-        Field(0x34, "u32", "n_stop", "entries of lane_stop"),
+        Field(0x34, "u32", "n_stop", "entries of lane_stop: all ids that end the lane, EOS first unless IGNORE_EOS"),
         Field(0x38, "u32", "n_bias", "entries of lane_bias_ids and lane_bias_values"),
     ),
     "validated sampling parameters of a lane, written when a request is admitted",
