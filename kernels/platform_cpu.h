@@ -6,17 +6,19 @@
 
 #include <barrier>
 
-#include "rtc.h"
+#include "sched_state.h"
 
 namespace blink {
 
 struct CpuPlatform {
+    Shared *common;
     uint32_t thread = 0, threads = 1;
     std::barrier<> *barrier = nullptr; /* only where threads > 1 */
     uint64_t fixed_now_ns = 0;         /* a test's clock; 0: the real one */
 
     uint32_t tid() const { return thread; }
     uint32_t nthreads() const { return threads; }
+    Shared &shared() const { return *common; }
     void sync() const {
         if (barrier) barrier->arrive_and_wait();
     }
@@ -45,11 +47,6 @@ struct CpuPlatform {
         __atomic_store_n(a, v, __ATOMIC_RELAXED);
 #else
         __atomic_store_n(a, v, __ATOMIC_RELEASE);
-#endif
-    }
-    static void ring_fence() {
-#ifndef __SANITIZE_THREAD__ /* does not model fences; the release store that follows every fence here is enough */
-        __atomic_thread_fence(__ATOMIC_RELEASE);
 #endif
     }
     template <class T>

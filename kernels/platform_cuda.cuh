@@ -6,15 +6,17 @@
 #ifndef BLINK_PLATFORM_CUDA_CUH
 #define BLINK_PLATFORM_CUDA_CUH
 
-#include "rtc.h"
+#include "sched_state.h"
 
 namespace blink {
 
 struct CudaPlatform {
+    Shared *common;            /* in the block's shared memory */
     uint64_t fixed_now_ns = 0; /* a test's clock; 0: the real one */
 
     __device__ uint32_t tid() const { return threadIdx.x; }
     __device__ uint32_t nthreads() const { return blockDim.x; }
+    __device__ Shared &shared() const { return *common; }
     __device__ void sync() const { __syncthreads(); }
     __device__ uint64_t now_ns() const {
         if (fixed_now_ns) return fixed_now_ns;
@@ -25,12 +27,12 @@ struct CudaPlatform {
 
     __device__ static uint32_t ring_load(const uint32_t *a) {
         uint32_t v;
-        asm volatile("ld.relaxed.sys.u32 %0, [%1];" : "=r"(v) : "l"(a) : "memory");
+        asm volatile("ld.relaxed.sys.u32 %0, [%1];" : "=r"(v) : "l"(a));
         return v;
     }
     __device__ static uint64_t ring_load(const uint64_t *a) {
         uint64_t v;
-        asm volatile("ld.relaxed.sys.u64 %0, [%1];" : "=l"(v) : "l"(a) : "memory");
+        asm volatile("ld.relaxed.sys.u64 %0, [%1];" : "=l"(v) : "l"(a));
         return v;
     }
     __device__ static uint64_t ring_acquire(const uint64_t *a) {
@@ -47,7 +49,6 @@ struct CudaPlatform {
     __device__ static void ring_release(uint64_t *a, uint64_t v) {
         asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(a), "l"(v) : "memory");
     }
-    __device__ static void ring_fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
     __device__ static uint32_t load_acquire(const uint32_t *a) {
         uint32_t v;
         asm volatile("ld.acquire.sys.u32 %0, [%1];" : "=r"(v) : "l"(a) : "memory");

@@ -17,8 +17,8 @@ BLINK_DEVICE void count(P &p, Sched &s, uint32_t counter, uint64_t n = 1) {
 
 /* Collective: the sum of `value` over the threads before this one; `total` is over all. */
 template <class P>
-BLINK_DEVICE uint32_t exclusive_sum(P &p, Sched &s, uint32_t value, uint32_t &total) {
-    uint32_t *sum = s.shared.sum;
+BLINK_DEVICE uint32_t exclusive_sum(P &p, uint32_t value, uint32_t &total) {
+    uint32_t *sum = p.shared().sum;
     uint32_t tid = p.tid(), n = p.nthreads();
     sum[tid] = value;
     p.sync();
@@ -43,7 +43,7 @@ constexpr uint64_t NO_KEY = ~0ull;
 /* Collective: the smallest key of all threads; a thread that has none passes major = NO_KEY. */
 template <class P>
 BLINK_DEVICE Key block_min(P &p, Sched &s, const Key &mine) {
-    Key *key = s.shared.key;
+    Key *key = s.key;
     uint32_t tid = p.tid(), n = p.nthreads();
     key[tid] = mine;
     p.sync();

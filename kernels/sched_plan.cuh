@@ -141,10 +141,10 @@ BLINK_DEVICE void plan_prefill(P &p, Sched &s) {
             s.partial = n < left ? r : NONE;
             r = NONE;
         }
-        s.shared.verdict = rows, s.shared.flag = tokens;
+        p.shared().verdict = rows, p.shared().flag = tokens;
     }
     p.sync();
-    uint32_t rows = s.shared.verdict, tokens = s.shared.flag;
+    uint32_t rows = p.shared().verdict, tokens = p.shared().flag;
     for (uint32_t i = 0; i < rows; i++) {
         const Row &row = s.row(i);
         int32_t *table = s.block_table(s.record(row.record).lane);
@@ -202,7 +202,7 @@ BLINK_DEVICE void plan_decode(P &p, Sched &s) {
             my_pages += pages_for(s, s.record(r).length()) > s.record(r).pages;
         }
         uint32_t both; /* lanes are few: two sums fit one word */
-        uint32_t before = exclusive_sum(p, s, my_rows << 16 | my_pages, both);
+        uint32_t before = exclusive_sum(p, my_rows << 16 | my_pages, both);
         rows = both >> 16, pages = both & 0xFFFF, row = before >> 16, grant = before & 0xFFFF;
         if (pages <= s.n_free_pages) break;
         preempt_youngest(p, s);
@@ -251,9 +251,9 @@ BLINK_DEVICE uint32_t choose(Sched &s) {
 template <class P>
 BLINK_DEVICE void plan(P &p, Sched &s) {
     reap(p, s);
-    if (p.tid() == 0) s.shared.verdict = choose(s);
+    if (p.tid() == 0) p.shared().verdict = choose(s);
     p.sync();
-    uint32_t kind = s.shared.verdict;
+    uint32_t kind = p.shared().verdict;
     p.sync();
     if (kind == KIND_PREFILL) plan_prefill(p, s);
     else if (kind == KIND_DECODE) plan_decode(p, s);

@@ -77,11 +77,11 @@ BLINK_DEVICE void publish_record(P &p, Sched &s, uint32_t r) {
     for (uint32_t i = rec.published; i < rec.count; i++) p.ring_store(out + i, answer[i]);
     if (rec.published < rec.count && q.flags & FLAG_LOGPROBS) publish_logprob(p, s, rec);
     rec.published = rec.count;
-    p.ring_fence();
 
     uint32_t last = rec.count > 0 ? answer[rec.count - 1] : 0, prev = rec.count > 1 ? answer[rec.count - 2] : 0;
     bool fits = last < RING_HINT_TOKEN_LIMIT && prev < RING_HINT_TOKEN_LIMIT;
     RingStatus *status = s.ring.status(rec.slot);
+    /* The hint needs no order: it holds its tokens itself, and is not taken before the count that it is tagged with. */
     p.ring_store(&status->w1, fits ? pack_w1(q.gen, rec.count, last, prev) : pack_no_hint(q.gen));
     bool ended = rec.state == RECORD_ENDED;
     p.ring_release(&status->w0, pack_w0(q.gen, rec.wire_state, ended ? rec.reason : REASON_NONE, rec.count));
@@ -107,7 +107,7 @@ BLINK_DEVICE void publish_head(P &p, Sched &s, uint32_t q) {
         part.changed = 0;
         p.ring_release(&head->pub_seq, ++part.pub_seq);
     }
-    p.ring_release(&head->beat, s.beat);
+    p.ring_store(&head->beat, s.beat);
 }
 
 /* Collective. May run while a batch is in flight; must run between two harvests. */

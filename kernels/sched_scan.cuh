@@ -13,6 +13,7 @@ namespace blink {
 /* Doorbell and sign of life of every partition. */
 template <class P>
 BLINK_DEVICE void read_heads(P &p, Sched &s) {
+    uint64_t now = p.now_ns();
     for (uint32_t q = p.tid(); q < s.ring.parts; q += p.nthreads()) {
         Partition &part = s.partition(q);
         uint64_t word = p.ring_acquire(&s.ring.f_head(q)->db);
@@ -24,9 +25,9 @@ BLINK_DEVICE void read_heads(P &p, Sched &s) {
             count(p, s, COUNTER_DOORBELL_BAD);
         }
         uint64_t alive = p.ring_load(&s.ring.f_head(q)->alive);
-        if (alive != part.alive || !part.busy) part.alive = alive, part.alive_ns = s.now;
+        if (alive != part.alive || !part.busy) part.alive = alive, part.alive_ns = now;
         uint64_t limit = s.config.alive_ms * NS_PER_MS;
-        part.orphaned = limit != 0 && s.now - part.alive_ns > limit;
+        part.orphaned = limit != 0 && now - part.alive_ns > limit;
         part.busy = 0;
     }
 }
@@ -46,7 +47,7 @@ BLINK_DEVICE void refuse(P &p, Sched &s, uint32_t slot, uint32_t gen, uint32_t r
 /* Takes the slot's next generation. The word is private, so compare-and-swap is atomic among all who can write it. */
 template <class P>
 BLINK_DEVICE bool take(P &p, Sched &s, uint32_t slot, uint32_t gen) {
-    return p.cas(&s.slot(slot).gen, gen - 1, gen);
+    return p.cas(&s.claimed()[slot], gen - 1, gen);
 }
 
 /* Copies the pending request of `slot` and says whether the copy is whole and the one that was committed. */
@@ -58,7 +59,7 @@ BLINK_DEVICE bool snapshot(P &p, Sched &s, uint32_t slot, RingRequest *copy) {
     for (uint32_t i = 0; i < n; i++) words[i] = p.ring_load(from + i);
     __builtin_memcpy(copy, words, sizeof(RingRequest));
     const Slot &own = s.slot(slot);
-    return copy->gen == own.gen + 1 && copy->seq == own.seq && copy->crc == crc32c_words(words, n - 1);
+    return copy->gen == s.claimed()[slot] + 1 && copy->seq == own.seq && copy->crc == crc32c_words(words, n - 1);
 }
 
 template <class P>
@@ -96,14 +97,12 @@ BLINK_DEVICE uint64_t slot_deadline(const Slot &own, uint32_t deadline_ms) {
  * claimed to end. Each slot is looked at by one thread. */
 template <class P>
 BLINK_DEVICE bool candidate(P &p, Sched &s, uint32_t slot) {
-    Slot &own = s.slot(slot);
-    Partition &part = s.partition(s.ring.part_of(slot));
     uint64_t commit = p.ring_load(&s.ring.command(slot)->commit);
     uint32_t gen = (uint32_t)commit, seq = (uint32_t)(commit >> 32);
-    if (!part.rung || gen != own.gen + 1 || (int32_t)(seq - part.db) > 0) {
-        own.stamp = 0;
-        return false;
-    }
+    if (gen != s.claimed()[slot] + 1) return false;
+    Slot &own = s.slot(slot);
+    Partition &part = s.partition(s.ring.part_of(slot));
+    if (!part.rung || (int32_t)(seq - part.db) > 0) return false;
     if (own.stamp == 0 || own.seq != seq) {
         own.stamp = s.scan_no, own.first_ns = s.now, own.seq = seq;
         own.ready = own.torn = 0, own.deadline_ms = 0;
@@ -145,16 +144,17 @@ BLINK_DEVICE bool claim(P &p, Sched &s, uint32_t slot) {
     uint32_t r = s.free_records()[s.n_free_records - 1];
     Record &rec = s.record(r);
     const RingRequest &q = rec.request;
+    Shared &shared = p.shared();
     if (p.tid() == 0) {
-        uint32_t gen = s.slot(slot).gen + 1;
-        s.shared.hash = s.shared.bad_token = 0;
-        s.shared.flag = snapshot(p, s, slot, &rec.request) && take(p, s, slot, gen);
-        if (s.shared.flag) s.shared.verdict = check_request(s.config, s.ring, q);
+        uint32_t gen = s.claimed()[slot] + 1;
+        shared.hash = shared.bad_token = 0;
+        shared.flag = snapshot(p, s, slot, &rec.request) && take(p, s, slot, gen);
+        if (shared.flag) shared.verdict = check_request(s.config, s.ring, q);
         else note_torn(p, s, slot), s.pending++;
     }
     p.sync();
-    bool taken = s.shared.flag != 0;
-    uint32_t verdict = s.shared.verdict;
+    bool taken = shared.flag != 0;
+    uint32_t verdict = shared.verdict;
     if (taken && verdict == REASON_NONE) {
         const uint8_t *f = s.ring.f(s.ring.part_of(slot));
         const uint32_t *prompt = (const uint32_t *)(f + q.prompt_off), *ext = (const uint32_t *)(f + q.ext_off);
@@ -170,13 +170,13 @@ BLINK_DEVICE bool claim(P &p, Sched &s, uint32_t slot) {
             s.extension(r)[i] = word;
             hash += hash_term(word, q.prompt_len + i);
         }
-        p.add(&s.shared.hash, hash);
-        if (bad) p.store(&s.shared.bad_token, 1u);
+        p.add(&shared.hash, hash);
+        if (bad) p.store(&shared.bad_token, 1u);
     }
     p.sync();
     if (p.tid() == 0 && taken) {
-        if (verdict == REASON_NONE && s.shared.hash != q.prompt_hash) verdict = REASON_ERR_HASH;
-        if (verdict == REASON_NONE && s.shared.bad_token) verdict = REASON_ERR_TOKEN;
+        if (verdict == REASON_NONE && shared.hash != q.prompt_hash) verdict = REASON_ERR_HASH;
+        if (verdict == REASON_NONE && shared.bad_token) verdict = REASON_ERR_TOKEN;
         if (verdict == REASON_NONE) verdict = check_extension(s.config, q, s.extension(r));
         if (verdict != REASON_NONE) {
             refuse(p, s, slot, q.gen, verdict);
@@ -202,27 +202,47 @@ BLINK_DEVICE bool claim(P &p, Sched &s, uint32_t slot) {
     return taken;
 }
 
+/* Leaves this thread's candidates in `mine` and returns their number. Threads take slots in turn, so that a warp reads
+ * neighbouring words, and several at a time, so that their latencies overlap. */
+template <class P>
+BLINK_DEVICE uint32_t find_candidates(P &p, Sched &s, uint32_t *mine) {
+    constexpr uint32_t ahead = 8;
+    uint32_t n = p.nthreads(), slots = s.ring.slots, found = 0;
+    for (uint32_t base = p.tid(); base < slots; base += ahead * n) {
+        uint32_t committed[ahead], claimed[ahead], fresh = 0;
+        BLINK_UNROLL
+        for (uint32_t k = 0; k < ahead; k++) {
+            uint32_t slot = base + k * n < slots ? base + k * n : base;
+            committed[k] = (uint32_t)p.ring_load(&s.ring.command(slot)->commit);
+            claimed[k] = s.claimed()[slot];
+        }
+        BLINK_UNROLL
+        for (uint32_t k = 0; k < ahead; k++) fresh |= (uint32_t)(committed[k] == claimed[k] + 1) << k;
+        for (uint32_t k = 0; fresh >> k != 0; k++) {
+            uint32_t slot = base + k * n;
+            if (fresh >> k & 1 && slot < slots && candidate(p, s, slot)) mine[found++] = slot;
+        }
+    }
+    return found;
+}
+
 /* Collective. Claims go in order of (scan of first sight, partition, sequence); which partition is first in a scan
  * rotates, so that none is favoured when many are pending. */
 template <class P>
 BLINK_DEVICE void scan(P &p, Sched &s) {
-    if (p.tid() == 0) {
+    uint32_t tid = p.tid(), n = p.nthreads();
+    if (tid == 0) {
         s.now = p.now_ns();
         s.scan_no++;
         s.pending = s.n_candidates = 0;
         uint32_t control = p.load_acquire(s.control);
         s.mode = control > CONTROL_STOP ? CONTROL_STOP : control;
     }
-    p.sync();
     read_heads(p, s);
     p.sync();
 
-    uint32_t tid = p.tid(), n = p.nthreads();
-    uint32_t first = (uint32_t)((uint64_t)s.ring.slots * tid / n);
-    uint32_t end = (uint32_t)((uint64_t)s.ring.slots * (tid + 1) / n);
-    uint32_t *mine = s.candidates() + first, found = 0;
-    for (uint32_t slot = first; slot < end; slot++)
-        if (candidate(p, s, slot)) mine[found++] = slot;
+    uint32_t *mine = s.candidates() + tid * ((s.ring.slots + n - 1) / n);
+    uint32_t found = find_candidates(p, s, mine);
     if (found) p.add(&s.n_candidates, found);
     for (uint32_t r = tid; r < s.config.records; r += n) look_after(p, s, r);
     p.sync();

@@ -12,8 +12,10 @@
 
 #ifdef __CUDACC__
 #define BLINK_DEVICE __device__ inline
+#define BLINK_UNROLL _Pragma("unroll")
 #else
 #define BLINK_DEVICE inline
+#define BLINK_UNROLL
 #endif
 
 namespace blink {
@@ -29,6 +31,7 @@ struct RingView {
     uint64_t g_off, g_stride, f_off, f_stride;
     uint64_t out_off, out_len, in_off, in_len;
     uint64_t request_off;
+    uint64_t per_slot; /* partitions per slot, in units of 2^-32, rounded up: part_of() without a division */
     uint32_t slots, parts, per_part;
 
     BLINK_HD RingHeader *header() const { return (RingHeader *)g_object; }
@@ -36,7 +39,7 @@ struct RingView {
     BLINK_HD const uint8_t *f(uint32_t part) const { return f_object + f_off + part * f_stride; }
     BLINK_HD RingGHead *g_head(uint32_t part) const { return (RingGHead *)g(part); }
     BLINK_HD const RingFHead *f_head(uint32_t part) const { return (const RingFHead *)f(part); }
-    BLINK_HD uint32_t part_of(uint32_t slot) const { return slot / per_part; }
+    BLINK_HD uint32_t part_of(uint32_t slot) const { return (uint32_t)(slot * per_slot >> 32); }
     BLINK_HD RingStatus *status(uint32_t slot) const {
         uint32_t part = part_of(slot);
         return (RingStatus *)(g(part) + RING_STATUS_OFF) + (slot - part * per_part);
@@ -51,13 +54,12 @@ struct RingView {
     }
 };
 
-/* What is known of a slot between two claims. */
+/* The pending request of a slot, meaningful while its commit says that there is one. */
 struct Slot {
-    uint64_t stamp;    /* scan that first saw the pending request; 0: none is pending */
+    uint64_t stamp;    /* scan that first saw it; 0: seen none since the last claim */
     uint64_t first_ns; /* time of that scan */
     uint64_t torn_ns;  /* since when the record is inconsistent; meaningful while torn */
-    uint32_t gen;      /* the generation claimed last; claimed by compare-and-swap */
-    uint32_t seq;      /* of the pending request */
+    uint32_t seq;
     uint32_t deadline_ms;
     uint8_t ready; /* the record was consistent when last read */
     uint8_t torn;  /* it was not */
@@ -118,8 +120,15 @@ struct Key {
     uint64_t id;
 };
 
+/* How threads tell each other the outcome of a collective operation; on a GPU in the block's shared memory. */
+struct Shared {
+    uint32_t verdict, hash, bad_token, flag;
+    uint32_t sum[MAX_THREADS];
+};
+
 struct Offsets {
-    uint64_t slots, candidates, partitions, records, tokens, extensions, free_records, dirty, ending, lane_record;
+    uint64_t claimed, slots, candidates, partitions, records, tokens, extensions, free_records, dirty, ending,
+        lane_record;
     uint64_t free_lanes, free_pages, rows, decode_graph, prefill_graph, size;
 };
 
@@ -146,17 +155,15 @@ struct Sched {
     uint32_t pending, n_candidates;
     uint32_t n_free_records, n_free_lanes, n_free_pages, n_dirty, n_ending;
 
-    /* How threads tell each other the outcome of a collective operation. */
-    struct {
-        uint32_t record, verdict, hash, bad_token, flag;
-        Key key[MAX_THREADS];
-        uint32_t sum[MAX_THREADS];
-    } shared;
+    Key key[MAX_THREADS]; /* of block_min() */
 
     template <class T>
     BLINK_HD T *array(uint64_t offset) {
         return (T *)((uint8_t *)this + offset);
     }
+    /* The generation of each slot that was claimed last; claimed by compare-and-swap. Apart from the rest, since it is
+     * all that a scan reads of a slot with nothing new. */
+    BLINK_HD uint32_t *claimed() { return array<uint32_t>(at.claimed); }
     BLINK_HD Slot &slot(uint32_t i) { return array<Slot>(at.slots)[i]; }
     BLINK_HD uint32_t *candidates() { return array<uint32_t>(at.candidates); }
     BLINK_HD Partition &partition(uint32_t i) { return array<Partition>(at.partitions)[i]; }
@@ -186,8 +193,9 @@ BLINK_HD Offsets lay_out(const SchedConfig &c, uint32_t slots, uint32_t parts) {
     Offsets o;
     uint64_t end = 0;
     reserve(end, sizeof(Sched));
+    o.claimed = reserve(end, (uint64_t)slots * 4);
     o.slots = reserve(end, (uint64_t)slots * sizeof(Slot));
-    o.candidates = reserve(end, (uint64_t)slots * 4);
+    o.candidates = reserve(end, ((uint64_t)slots + MAX_THREADS) * 4); /* every thread's share, rounded up */
     o.partitions = reserve(end, (uint64_t)parts * sizeof(Partition));
     o.records = reserve(end, (uint64_t)c.records * sizeof(Record));
     o.tokens = reserve(end, (uint64_t)c.records * c.max_context * 4);
@@ -229,6 +237,7 @@ BLINK_HD void init(Sched &s, const SchedConfig &config, uint8_t *g, const uint8_
     ring.g_off = h.g_off, ring.g_stride = h.g_stride, ring.f_off = h.f_off, ring.f_stride = h.f_stride;
     ring.out_off = h.out_off, ring.out_len = h.out_len, ring.in_off = h.in_off, ring.in_len = h.in_len;
     ring.slots = h.slots, ring.parts = h.parts, ring.per_part = h.slots / h.parts;
+    ring.per_slot = (1ull << 32) / ring.per_part + 1; /* exact for up to 2^16 slots */
     uint64_t commands_end = RING_CMD_OFF + (uint64_t)ring.per_part * sizeof(RingCommand);
     ring.request_off = (commands_end + sizeof(RingRequest) - 1) / sizeof(RingRequest) * sizeof(RingRequest);
 

@@ -88,7 +88,8 @@ BLINK_HD const char *check_config(const SchedConfig &c, uint32_t slots, uint32_t
     for (uint32_t i = 1; i < c.n_prefill; i++)
         if (c.prefill_bucket[i] <= c.prefill_bucket[i - 1]) return "prefill_bucket: not ascending";
     if (c.n_eos > BATCH_MAX_EOS) return "n_eos: too many";
-    if (parts < 1 || parts > RING_MAX_PARTITIONS || slots < parts || slots % parts != 0) return "slots or parts";
+    if (parts < 1 || parts > RING_MAX_PARTITIONS || slots > 1u << 16 || slots < parts || slots % parts != 0)
+        return "slots or parts";
     return nullptr;
 }
 

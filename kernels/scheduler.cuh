@@ -5,9 +5,10 @@
  *
  *     tid(), nthreads()                        at most MAX_THREADS
  *     sync()                                   barrier among them, which orders their memory accesses
+ *     shared()                                 a Shared that all of them see
  *     now_ns()                                 a monotonic clock
  *     ring_load, ring_store                    relaxed, u32 and u64, where the other side may be another processor
- *     ring_acquire, ring_release, ring_fence   the same with ordering
+ *     ring_acquire, ring_release               the same with ordering
  *     load_acquire                             of a word that the engine or the host writes
  *     add, cas, store                          atomic, on private memory
  *
@@ -32,9 +33,9 @@ namespace blink {
 /* Collective: whether no batch is in flight, or the one that was has finished. */
 template <class P>
 BLINK_DEVICE bool batch_done(P &p, Sched &s) {
-    if (p.tid() == 0) s.shared.flag = !s.in_flight || p.load_acquire(&s.batch.control->done) == s.step_no;
+    if (p.tid() == 0) p.shared().flag = !s.in_flight || p.load_acquire(&s.batch.control->done) == s.step_no;
     p.sync();
-    bool done = s.shared.flag != 0;
+    bool done = p.shared().flag != 0;
     p.sync();
     return done;
 }

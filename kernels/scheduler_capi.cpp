@@ -15,8 +15,9 @@ Sched &state(void *s) { return *static_cast<Sched *>(s); }
 /* Runs body(platform) on `threads` threads that share a barrier; the caller is the first of them. */
 template <class Body>
 void together(uint32_t threads, uint64_t now_ns, Body body) {
+    Shared shared;
     if (threads <= 1) {
-        CpuPlatform alone{0, 1, nullptr, now_ns};
+        CpuPlatform alone{&shared, 0, 1, nullptr, now_ns};
         body(alone);
         return;
     }
@@ -24,10 +25,10 @@ void together(uint32_t threads, uint64_t now_ns, Body body) {
     std::vector<std::thread> others;
     for (uint32_t t = 1; t < threads; t++)
         others.emplace_back([&, t] {
-            CpuPlatform p{t, threads, &barrier, now_ns};
+            CpuPlatform p{&shared, t, threads, &barrier, now_ns};
             body(p);
         });
-    CpuPlatform p{0, threads, &barrier, now_ns};
+    CpuPlatform p{&shared, 0, threads, &barrier, now_ns};
     body(p);
     for (auto &other : others) other.join();
 }
@@ -85,5 +86,5 @@ void blink_sched_counters(const void *memory, uint64_t *out) {
 void blink_sched_check(void *memory, char *text, uint64_t size) { check_integrity(state(memory), text, size); }
 
 /* Makes `gen` the generation claimed last of `slot`, for tests of wrap-around. */
-void blink_sched_set_gen(void *memory, uint32_t slot, uint32_t gen) { state(memory).slot(slot).gen = gen; }
+void blink_sched_set_gen(void *memory, uint32_t slot, uint32_t gen) { state(memory).claimed()[slot] = gen; }
 }

@@ -14,7 +14,8 @@ extern "C" __global__ void blink_init(void *memory, SchedConfig config, uint8_t 
 
 /* One step; the decision goes to `out`. `now_ns` is a test's clock; 0: the GPU's. */
 extern "C" __global__ void __launch_bounds__(MAX_THREADS) blink_step(void *memory, Decision *out, uint64_t now_ns) {
-    CudaPlatform p{now_ns};
+    __shared__ Shared shared;
+    CudaPlatform p{&shared, now_ns};
     Decision d = step(p, *static_cast<Sched *>(memory));
     if (p.tid() == 0) *out = d;
 }

@@ -42,7 +42,7 @@ struct Fuzzer {
     /* A request that would run, in which some fields are then replaced, and which is mostly sealed again. */
     void plausible(uint32_t part, uint32_t slot) {
         /* What a frontend that kept count would send next, so that slots do not stay dead after nonsense. */
-        uint32_t gen = a.sched().slot(part * a.per_part + slot).gen + 1, seq = a.sched().partition(part).db + 1;
+        uint32_t gen = a.sched().claimed()[part * a.per_part + slot] + 1, seq = a.sched().partition(part).db + 1;
         uint32_t n = 1 + below(20), hash = 0;
         uint32_t ext_words = below(2) ? 0 : 2 + below(12);
         uint32_t *words = reinterpret_cast<uint32_t *>(a.f_part(part) + a.in_off + slot * 512);
@@ -110,7 +110,8 @@ int main(int argc, char **argv) {
     config.n_eos = 2, config.eos[0] = 7, config.eos[1] = 11, config.alive_ms = 50;
     Appliance a(config, 3, 6);
     Fuzzer fuzzer{a, std::mt19937_64(seed)};
-    HostilePlatform p;
+    Shared shared;
+    HostilePlatform p{{&shared}};
     HostilePlatform::fuzzer = &fuzzer;
     Sched &s = a.sched();
     for (uint64_t i = 0; i < steps; i++) {

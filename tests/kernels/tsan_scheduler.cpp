@@ -78,11 +78,12 @@ int main(int argc, char **argv) {
     constexpr uint32_t threads = 3;
     Appliance a(small_config(3, 5, VOCAB), 1, SLOTS);
     std::barrier<> barrier(threads);
+    Shared shared;
     uint32_t launched = 0; /* the driver's hand-over to the engine: the step that may run */
     bool over = false;
 
     auto schedule = [&](uint32_t tid) {
-        CpuPlatform p{tid, threads, &barrier};
+        CpuPlatform p{&shared, tid, threads, &barrier};
         Sched &s = a.sched();
         uint32_t last = 0;
         for (;;) {
