@@ -14,6 +14,7 @@ from blink.ring import layout
 from blink.ring.layout import Flag, Geometry, Reason, State
 
 MASK = 0xFFFFFFFF
+PAGE = layout.PAGE
 CANARY = 0xA5
 CHAIN = ("prompt", "request", "commit")
 

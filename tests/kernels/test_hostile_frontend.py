@@ -10,15 +10,13 @@ from hypothesis import strategies as st
 
 from blink.backend.scheduler import SchedulerConfig
 from blink.engine.batch import Control
-from blink.ring.layout import REQUEST, Geometry
-from tests.kernels.ring_writer import MASK, Writer, checked
+from blink.ring.layout import Geometry
+from tests.kernels.nonsense import EDGES, FIELDS, misbehave
 from tests.kernels.world import World
 
 VOCAB = 64
 HONEST, HOSTILE = 0, 1
-EDGES = [0, 1, 3, 63, 64, 65, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xFFFFFFC0, 1 << 63, 2**64 - 64, 2**64 - 1]
 NUMBER = st.one_of(st.sampled_from(EDGES), st.integers(0, 2**64 - 1))
-FIELDS = [f.name for f in REQUEST.fields if f.name != "crc"]
 
 NONSENSE = st.one_of(
     st.fixed_dictionaries({"do": st.just("words"), "at": st.floats(0, 1), "words": st.lists(NUMBER, max_size=6)}),
@@ -36,31 +34,6 @@ NONSENSE = st.one_of(
 )
 STEP = st.fixed_dictionaries({"do": st.just("step"), "times": st.integers(1, 5)})
 SUBMIT = st.fixed_dictionaries({"do": st.just("submit"), "length": st.integers(1, 12), "max_tokens": st.integers(1, 8)})
-
-
-def misbehave(writer: Writer, action: dict[str, Any], gens: dict[int, int]) -> None:
-    """One piece of nonsense, in F of ``writer`` only. ``gens``: the generations it has tried, per slot."""
-    match action["do"]:
-        case "words":
-            words = np.array(action["words"], np.uint64).view(np.uint8)
-            at = int(action["at"] * (len(writer.f) - len(words))) // 8 * 8
-            writer.f[at : at + len(words)] = words
-        case "bell":
-            writer.f_head["db"][0] = checked(action["seq"] & MASK)
-        case "commit":
-            writer.commit(action["slot"], action["gen"] & MASK, action["seq"] & MASK)
-        case "cancel":
-            writer.cancel(action["slot"], action["gen"] & MASK)
-        case "request":
-            slot, ext = action["slot"], [w & MASK for w in action["ext"]]
-            gens[slot] = gens.get(slot, 0) + 1
-            writer.cmd["commit"][slot] = (gens[slot] - 1) & MASK  # so that submit() continues there
-            fields = {}
-            for name, value in action["fields"].items():
-                dtype = REQUEST.dtype()[name]
-                bits = np.array([value] * 4, np.uint64).view(dtype.base)
-                fields[name] = bits[: max(1, int(np.prod(dtype.shape)))].reshape(dtype.shape)
-            writer.submit(slot, [1, 2, 3], 4, ext=ext, **fields)
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])

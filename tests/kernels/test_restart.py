@@ -115,8 +115,7 @@ def renewed(w: World) -> None:
     """Every slot works again, for the worker that took over."""
     writer = w.ring.writer(0)
     w.sent = {}  # the dead worker's expectations
-    for _ in writer.recover():
-        w.drive()
+    run_on(w, writer, writer.recover())
     assert not writer.outstanding()
     w.workers[0] = writer
     before = len(w.finished)

@@ -1,0 +1,137 @@
+"""The scheduler's kernels on a CUDA device, driven from the host one launch at a time.
+
+Ring and step buffers are in pinned host memory that the device maps at the same addresses, as in the `single` profile;
+the scheduler's own memory is the device's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver as cuda
+
+from blink import core
+from blink.backend.scheduler import Decision, SchedulerConfig
+from blink.engine.batch import BATCH, DECISION, Control, Kind
+from blink.engine.buffers import BatchBuffers
+from blink.ring.layout import Counter, Geometry, Reason
+from tests.kernels.device_build import compile_step
+from tests.kernels.ring_writer import CANARY, PAGE, Ring
+
+THREADS = 256
+
+
+def call(result: tuple[Any, ...]) -> Any:
+    """The value of a driver call. Raises RuntimeError."""
+    error, *values = result
+    if error != cuda.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(str(error))
+    return values[0] if values else None
+
+
+class Device:
+    """Device 0 with the kernels of step.cu, compiled for it."""
+
+    def __init__(self) -> None:
+        call(cuda.cuInit(0))
+        self.device = call(cuda.cuDeviceGet(0))
+        self.context = call(cuda.cuDevicePrimaryCtxRetain(self.device))
+        call(cuda.cuCtxSetCurrent(self.context))
+        attribute = cuda.CUdevice_attribute
+        major, minor = (
+            call(cuda.cuDeviceGetAttribute(a, self.device))
+            for a in (attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                      attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+        )  # fmt: skip
+        self.module = call(cuda.cuModuleLoadData(compile_step(f"sm_{major}{minor}")))
+        self.kernels = {
+            n: call(cuda.cuModuleGetFunction(self.module, n.encode())) for n in ("blink_init", "blink_step")
+        }
+
+    def pinned(self, size: int) -> np.ndarray:
+        """Zeroed u8 host memory that the device maps at its host address, with a page of canaries on either side."""
+        flags = cuda.CU_MEMHOSTALLOC_PORTABLE | cuda.CU_MEMHOSTALLOC_DEVICEMAP
+        address = int(call(cuda.cuMemHostAlloc(size + 3 * PAGE, flags)))
+        assert int(call(cuda.cuMemHostGetDevicePointer(address, 0))) == address, "the device maps it elsewhere"
+        raw = np.frombuffer((ctypes.c_uint8 * (size + 3 * PAGE)).from_address(address), np.uint8)
+        raw[:] = CANARY
+        start = -address % PAGE or PAGE
+        inner = raw[start : start + size]
+        inner[:] = 0
+        return inner
+
+    def launch(self, name: str, *arguments: np.ndarray) -> None:
+        """Run a kernel of one block to its end."""
+        pointers = (ctypes.c_void_p * len(arguments))(*(a.ctypes.data for a in arguments))
+        call(cuda.cuLaunchKernel(self.kernels[name], 1, 1, 1, THREADS, 1, 1, 0, 0, ctypes.addressof(pointers), 0))
+        call(cuda.cuCtxSynchronize())
+
+    def make(self, config: SchedulerConfig, geometry: Geometry) -> tuple[Ring, BatchBuffers, DeviceCore]:
+        """Ring, buffers and scheduler, for :class:`tests.kernels.world.World`."""
+        ring, buffers = Ring(geometry, config, self.pinned), PinnedBuffers(config.dims, self)
+        return ring, buffers, DeviceCore(self, config, geometry, ring, buffers)
+
+
+class PinnedBuffers(BatchBuffers):
+    """Step buffers that the device sees."""
+
+    def __init__(self, dims: dict[str, int], device: Device) -> None:
+        self.dims = {**dims, "lanes1": dims["lanes"] + 1}
+        self._arrays = {}
+        for name, (shape, dtype) in BATCH.shapes(self.dims).items():
+            self._arrays[name] = device.pinned(int(np.prod(shape)) * dtype.itemsize).view(dtype).reshape(shape)
+        self.pointers = np.array([a.ctypes.data for a in self._arrays.values()], np.uint64)
+
+
+class DeviceCore:
+    """The scheduler on the device; the calls of :class:`blink.backend.scheduler.Scheduler` that the tests need."""
+
+    def __init__(
+        self, device: Device, config: SchedulerConfig, geometry: Geometry, ring: Ring, buffers: BatchBuffers
+    ) -> None:
+        self.device, packed, lib = device, config.pack(), core.library()
+        lib.blink_sched_size.restype = ctypes.c_uint64
+        self.size = lib.blink_sched_size(ctypes.c_void_p(packed.ctypes.data), geometry.slots, geometry.parts)
+        self.memory = np.array([int(call(cuda.cuMemAlloc(self.size)))], np.uint64)
+        call(cuda.cuMemsetD8(int(self.memory[0]), 0, self.size))
+        self.control = device.pinned(4).view(np.uint32)
+        self.decision = device.pinned(DECISION.size).view(DECISION.dtype())
+        g, f, control = (np.array([a.ctypes.data], np.uint64) for a in (ring.g, ring.f, self.control))
+        device.launch("blink_init", self.memory, packed, g, f, buffers.pointers, control)
+        self._out = np.array([self.decision.ctypes.data], np.uint64)
+
+    def step(self, now_ns: int = 0) -> Decision:
+        self.device.launch("blink_step", self.memory, self._out, np.array([now_ns], np.uint64))
+        kind, graph, rows, tokens = self.decision[0].tolist()
+        return Decision(Kind(kind), graph, rows, tokens)
+
+    def begin(self, now_ns: int = 0) -> Decision | None:
+        raise NotImplementedError("step.cu has the stepwise driver only")
+
+    def attend(self, now_ns: int = 0) -> None:
+        raise NotImplementedError("step.cu has the stepwise driver only")
+
+    def request(self, control: Control) -> None:
+        self.control[0] = control
+
+    def _copy(self) -> np.ndarray:
+        """The scheduler's memory, copied to the host, 64-byte aligned."""
+        raw = np.zeros(self.size + 64, np.uint8)
+        start = -raw.ctypes.data % 64
+        call(cuda.cuMemcpyDtoH(raw.ctypes.data + start, int(self.memory[0]), self.size))
+        return raw[start:]
+
+    def counters(self) -> dict[str, int]:
+        raw = np.zeros(128, np.uint64)
+        copy = self._copy()
+        core.library().blink_sched_counters(ctypes.c_void_p(copy.ctypes.data), ctypes.c_void_p(raw.ctypes.data))
+        named = {c.name: int(raw[c]) for c in Counter if c is not Counter.FINISHED_BASE}
+        return named | {f"FINISHED_{r.name}": int(raw[Counter.FINISHED_BASE + r]) for r in Reason if r}
+
+    def check_integrity(self) -> None:
+        copy, text = self._copy(), ctypes.create_string_buffer(256)
+        core.library().blink_sched_check(ctypes.c_void_p(copy.ctypes.data), text, ctypes.c_uint64(len(text)))
+        if text.value:
+            raise AssertionError(text.value.decode())
