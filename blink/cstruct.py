@@ -2,17 +2,16 @@
 
 A layout is a :class:`Struct` (named fields at explicit offsets) or a :class:`Buffers` (a table of pointers to
 arrays whose shapes depend on a configuration). Python reads them through NumPy dtypes; C++ through the header
-that :func:`render_header` writes. Nothing here imports NumPy at module level, so the generator runs anywhere.
+that :func:`render_header` writes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
 _C_TYPES = {
     "u8": ("uint8_t", 1, "<u1"),
@@ -72,12 +71,12 @@ class Struct:
 
     def dtype(self) -> np.dtype[Any]:
         """The NumPy structured dtype with the same offsets and ``itemsize == size``."""
-        import numpy as np
-
         return np.dtype(
             {
                 "names": [f.name for f in self.fields],
-                "formats": [_C_TYPES[f.type][2] if f.count == 1 else (_C_TYPES[f.type][2], f.count) for f in self.fields],
+                "formats": [
+                    (_C_TYPES[f.type][2], f.count) if f.count > 1 else _C_TYPES[f.type][2] for f in self.fields
+                ],
                 "offsets": [f.offset for f in self.fields],
                 "itemsize": self.size,
             }
@@ -127,8 +126,6 @@ class Buffers:
 
     def shapes(self, dims: Mapping[str, int]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
         """Shape and dtype of every array for the dimensions ``dims``. Raises KeyError on a missing dimension."""
-        import numpy as np
-
         out = {}
         for a in self.arrays:
             dt = a.type.dtype() if isinstance(a.type, Struct) else np.dtype(_C_TYPES[a.type][2])
@@ -151,7 +148,7 @@ class Buffers:
 def render_header(
     source: str, guard: str, enums: Mapping[str, Mapping[str, int]], parts: Sequence[Struct | Buffers]
 ) -> str:
-    """Text of a C++ header with ``enums`` (prefix → names → values) and ``parts``; ``source`` is named in its banner."""
+    """C++ header with ``enums`` (prefix → names → values) and ``parts``; its banner names ``source``."""
     lines = [
         f"/* Generated from {source} by `make generate`. Do not edit. */",
         f"#ifndef {guard}",
@@ -163,9 +160,9 @@ def render_header(
     ]
     for prefix, values in enums.items():
         lines.append("")
-        lines += [
-            f"constexpr {'uint64_t' if v > 0xFFFFFFFF else 'uint32_t'} {prefix}_{n} = {v:#x};" for n, v in values.items()
-        ]
+        for name, value in values.items():
+            ctype = "uint64_t" if value > 0xFFFFFFFF else "uint32_t"
+            lines.append(f"constexpr {ctype} {prefix}_{name} = {value:#x};")
     for part in parts:
         lines += ["", part.render()]
     lines += ["", "}  // namespace blink", f"#endif  // {guard}", ""]

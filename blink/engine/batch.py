@@ -8,10 +8,10 @@ A step is a list of *rows*. Row r belongs to lane ``row_lane[r]`` and feeds toke
 ``token_ids[row_start[r]:row_start[r + 1]]`` at consecutive ``positions``; keys and values of token t go to KV entry
 ``kv_index[t]`` (page * page_tokens + offset). The row attends to the first ``row_kv_len[r]`` positions of its lane
 through ``block_table[lane]``. A decode row has one token. Where ``row_sample[r]`` is 1 the engine samples the token
-that follows the row's last one and leaves it in ``out_token[r]`` (−1: it could not).
+that follows the row's last one and leaves it in ``out_token[r]`` (-1: it could not).
 
-Row state that belongs to a lane and not to a step (token counts for penalties) is the engine's own: it is cleared when
-a token with position 0 arrives and grows by every token fed.
+What penalties count is the engine's own: it follows from the tokens fed to a lane at positions 0, 1, …, of which those
+below ``prompt_len`` are the prompt. A lane whose position 0 is fed again starts over.
 """
 
 from __future__ import annotations
