@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+import blink
 from blink.errors import BlinkError
 
 U32 = npt.NDArray[np.uint32]
@@ -17,8 +18,6 @@ U32 = npt.NDArray[np.uint32]
 def load(name: str) -> ctypes.CDLL:
     """Load a library of this package, such as "libblink_core.so". Raises BlinkError where it was not built."""
     # An editable install keeps the library in site-packages, beside the metadata and not beside the sources.
-    import blink
-
     for folder in blink.__path__:
         path = Path(folder) / name
         if path.exists():
