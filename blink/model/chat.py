@@ -20,16 +20,23 @@ class ChatTemplate:
     """A compiled template. It runs in a sandbox: it comes from a checkpoint, and may not reach beyond its input."""
 
     def __init__(
-        self, source: str, *, special_tokens: Mapping[str, str] | None = None, name: str = "the chat template"
+        self,
+        source: str,
+        *,
+        tools_source: str | None = None,
+        special_tokens: Mapping[str, str] | None = None,
+        name: str = "the chat template",
     ) -> None:
-        """Compile ``source``; ``special_tokens`` (``bos_token`` and so on) are variables of it.
+        """Compile ``source``, and ``tools_source`` where a checkpoint has a template of its own for tools.
 
-        Raises BlinkError with the line where the template has a syntax error.
+        ``special_tokens`` (``bos_token`` and so on) are variables of them.
+        Raises BlinkError with the line where a template has a syntax error.
         """
         self.source, self.name = source, name
         self._special_tokens = dict(special_tokens or {})
         try:
             self._template = _ENVIRONMENT.from_string(source)
+            self._tools_template = self._template if tools_source is None else _ENVIRONMENT.from_string(tools_source)
         except jinja2.TemplateSyntaxError as e:
             raise BlinkError(f"{name}, line {e.lineno}: {e.message}", "correct the template") from None
         except RecursionError:
@@ -57,7 +64,7 @@ class ChatTemplate:
             **kwargs,
         }
         try:
-            return self._template.render(variables)
+            return (self._tools_template if tools else self._template).render(variables)
         except jinja2.exceptions.SecurityError as e:
             raise BlinkError(f"{self.name} tried what the sandbox forbids ({e})", "use another template") from None
         except jinja2.TemplateError as e:

@@ -31,7 +31,7 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 from blink.errors import BlinkError
 from blink.model import safetensors_file
 from blink.model.folders import ensure_space
-from blink.model.layout import KEPT, LICENSES, REQUIRED, read_spec
+from blink.model.layout import KEPT, LICENSES, REMEDIES, REQUIRED, read_spec
 from blink.model.progress import Progress
 from blink.model.sources import HubSource
 
@@ -76,7 +76,7 @@ def download(snapshot: Snapshot, folder: Path) -> None:
     """
     for name in REQUIRED:
         if name not in snapshot.files:
-            raise BlinkError(f"hub repository {snapshot.repo} has no {name}", "name a repository in HuggingFace layout")
+            raise BlinkError(f"hub repository {snapshot.repo} has no {name}", REMEDIES[name])
     small = [n for n in snapshot.files if n in KEPT or any(fnmatch(n, p) for p in LICENSES)]
     sharded = safetensors_file.INDEX in snapshot.files
     _fetch(snapshot, small + ([safetensors_file.INDEX] if sharded else []), folder)

@@ -10,6 +10,10 @@ from blink.model import safetensors_file
 from blink.model.spec import ModelSpec
 
 REQUIRED = ("config.json", "tokenizer.json")
+REMEDIES = {
+    "config.json": "name a model in HuggingFace layout",
+    "tokenizer.json": "name a model that has one, or let transformers write it (AutoTokenizer … save_pretrained)",
+}
 KEPT = (
     *REQUIRED,
     "tokenizer_config.json",
@@ -25,7 +29,7 @@ def model_files(folder: Path) -> list[Path]:
     """The files of ``folder`` to keep, weights last. Raises BlinkError where the folder is incomplete."""
     for name in REQUIRED:
         if not (folder / name).is_file():
-            raise BlinkError(f"{folder} has no {name}", "name a model folder in HuggingFace layout")
+            raise BlinkError(f"{folder} has no {name}", REMEDIES[name])
     files = [folder / name for name in KEPT if (folder / name).is_file()]
     files += [p for pattern in LICENSES for p in sorted(folder.glob(pattern)) if p.is_file()]
     weights = safetensors_file.shards(folder)

@@ -17,7 +17,6 @@ from blink.model.progress import Progress
 from blink.model.tokenizer import Tokenizer
 
 _PREPARE = "prepare the model again (`blink model prepare SOURCE DEST`)"
-_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
 class PreparedModel:
@@ -85,22 +84,28 @@ class PreparedModel:
         Raises BlinkError where neither exists.
         """
         if override is not None:
-            source, name = _text(override, "name a readable template file"), str(override)
+            templates, name = {"default": _text(override, "name a readable template file")}, str(override)
         else:
-            source, name = self._template_source(), f"the chat template of {self.path.name}"
-        return ChatTemplate(source, special_tokens=self._special_tokens(), name=name)
+            templates, name = self._templates(), f"the chat template of {self.path.name}"
+        return ChatTemplate(
+            templates["default"],
+            tools_source=templates.get("tool_use"),
+            special_tokens=self._special_tokens(),
+            name=name,
+        )
 
-    def _template_source(self) -> str:
+    def _templates(self) -> dict[str, str]:
+        """The checkpoint's templates by name: "default", and "tool_use" where older ones have it."""
         jinja = self.path / "chat_template.jinja"
         if jinja.exists():
-            return _text(jinja, _PREPARE)
+            return {"default": _text(jinja, _PREPARE)}
         for file in ("chat_template.json", "tokenizer_config.json"):
-            template = self._json(file, optional=True).get("chat_template")
-            if isinstance(template, list):  # several by name: the one for plain chat
-                named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
-                template = named.get("default")
-            if isinstance(template, str):
-                return template
+            found = self._json(file, optional=True).get("chat_template")
+            named = found if isinstance(found, list) else [{"name": "default", "template": found}]
+            texts = {t.get("name"): t.get("template") for t in named if isinstance(t, dict)}
+            templates = {str(k): v for k, v in texts.items() if isinstance(v, str)}
+            if "default" in templates:
+                return templates
         raise BlinkError(
             f"{self.path} has no chat template",
             "set chat_template in the [model] section to a template file, or send prompts to /v1/completions",
@@ -111,7 +116,7 @@ class PreparedModel:
             "tokenizer_config.json", optional=True
         )
         texts = {k: v["content"] if isinstance(v, dict) and "content" in v else v for k, v in found.items()}
-        return {k: texts[k] for k in _SPECIAL if isinstance(texts.get(k), str)}
+        return {k: text for k, text in texts.items() if k.endswith("_token") and isinstance(text, str)}
 
     def _json(self, name: str, optional: bool = False) -> dict[str, Any]:
         path = self.path / name

