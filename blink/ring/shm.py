@@ -2,7 +2,7 @@
 
 A backend never changes a published ring: it makes new files and renames them into place, so a worker sees a restart as
 another inode. The order (unlink G, rename F, rename G) lets a worker that opens G, then F, and then finds the same G
-still in place know that the two belong together.
+still in place know that the two belong together. A backend that died leaves its files; its lock on G is gone with it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from blink import core
 from blink.errors import BlinkError
 from blink.ring.header import Header
 from blink.ring.layout import HEADER, PAGE, Geometry
+from blink.ring.ownership import own, owned
 from blink.ring.transport import Bytes, Channel, Completion, LinkState, Region
 
 WATCH_S = 0.1  # how often a worker looks whether its ring is still the published one
@@ -40,8 +41,10 @@ class RingObjects:
             directory.mkdir(parents=True, exist_ok=True)
             for stale in (*directory.glob(".G.*"), *directory.glob(".F.*")):  # of a backend that died unpublished
                 stale.unlink()
-            self.g = _create(self._names["G"], header.geometry.g_bytes, 0o640)
-            self.f = _create(self._names["F"], header.geometry.f_bytes, 0o660)
+            self.g, self._lock = _create(self._names["G"], header.geometry.g_bytes, 0o640)
+            own(self._lock)
+            self.f, fd = _create(self._names["F"], header.geometry.f_bytes, 0o660)
+            os.close(fd)
         except OSError as e:
             for path in self._names.values():
                 with suppress(OSError):
@@ -84,17 +87,21 @@ class RingObjects:
                 continue
 
     def close(self) -> None:
-        """Drop the mappings; nobody may use ``g`` and ``f`` afterwards."""
+        """Drop the mappings and the ownership; nobody may use ``g`` and ``f`` afterwards. Idempotent."""
         self.g = self.f = np.empty(0, np.uint8)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
 
-def _create(path: Path, size: int, mode: int) -> Bytes:
+def _create(path: Path, size: int, mode: int) -> tuple[Bytes, int]:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         os.posix_fallocate(fd, 0, size)  # a full tmpfs fails here and not as SIGBUS later
-        return np.frombuffer(mmap.mmap(fd, size), np.uint8)
-    finally:
+        return np.frombuffer(mmap.mmap(fd, size), np.uint8), fd
+    except BaseException:
         os.close(fd)
+        raise
 
 
 def _epoch_of(path: Path) -> int | None:
@@ -119,6 +126,7 @@ class ShmTransport:
         self._regions: dict[Region, Bytes] = {}
         self._base: dict[Region, int] = {}
         self._identity = (0, 0)
+        self._g_fd = -1  # of the mapped G, to ask whether its owner lives
         self._watch = 0.0
         self._ended = ""  # why the ring is no longer in place
         self._tickets = 0
@@ -172,6 +180,10 @@ class ShmTransport:
         f = np.frombuffer(mmap.mmap(f_fd, geometry.f_bytes), np.uint8)
         if _identity((self.directory / "G").stat()) != identity:
             raise BlinkError(f"{self.directory} is being replaced", "wait for the backend")
+        if not owned(g_fd):
+            raise BlinkError(
+                f"backend not up: the process that made the ring in {self.directory} is gone", "restart it"
+            )
         g_at, f_at = geometry.g_off + self.partition * geometry.g_stride, self.partition * geometry.f_stride
         self._regions = {
             Region.H: g[:PAGE],
@@ -179,6 +191,7 @@ class ShmTransport:
             Region.F: f[f_at : f_at + geometry.f_stride],
         }
         self._base = {region: array.ctypes.data for region, array in self._regions.items()}
+        self._g_fd = os.dup(g_fd)
         self._identity, self._watch = identity, time.monotonic() + WATCH_S
         self._state, self._detail = LinkState.UP, ""
 
@@ -214,7 +227,7 @@ class ShmTransport:
         return self._tickets
 
     def poll(self) -> list[Completion]:
-        """What completed since the last call. Looks every WATCH_S whether the ring was replaced or removed."""
+        """What completed since the last call. Looks every WATCH_S whether the ring still is the backend's."""
         done, self._done = self._done, []
         if not done and self._state is LinkState.UP:
             if self._ended:
@@ -226,11 +239,13 @@ class ShmTransport:
         return done
 
     def _look(self) -> None:
-        """See whether the ring still is in place. If not, one more cycle may read what it says in the end."""
+        """See whether the ring is in place and its owner lives. If not, one more cycle may read its last words."""
         self._watch = time.monotonic() + WATCH_S
         try:
             if _identity((self.directory / "G").stat()) != self._identity:
                 self._ended = "the backend was restarted"
+            elif not owned(self._g_fd):
+                self._ended = f"backend not up: the process that made the ring in {self.directory} is gone"
         except OSError:
             self._ended = f"backend not up: its ring in {self.directory} was removed"
 
@@ -238,6 +253,9 @@ class ShmTransport:
         """Drop the mappings. Idempotent."""
         self._state, self._detail = LinkState.DOWN, "closed"
         self._regions, self._base, self._done, self._ended = {}, {}, [], ""
+        if self._g_fd >= 0:
+            os.close(self._g_fd)
+            self._g_fd = -1
 
 
 def _identity(stat: os.stat_result) -> tuple[int, int]:

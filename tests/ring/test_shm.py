@@ -230,6 +230,43 @@ def test_a_removed_ring_ends_requests_at_once(directory: Path, client: RingClien
     assert list(directory.iterdir()) == []
 
 
+OWNER = """
+import sys, time
+from pathlib import Path
+from tests.ring.test_shm import Host
+host = Host(Path(sys.argv[1]))
+print("published", flush=True)
+time.sleep(60)
+"""
+
+
+def test_requests_end_at_once_when_the_backend_is_killed(directory: Path, client: RingClient) -> None:
+    """Its files stay, and so does its heartbeat's promise; only the kernel knows that nobody is left to keep it."""
+    with subprocess.Popen([sys.executable, "-c", OWNER, str(directory)], stdout=subprocess.PIPE, text=True) as owner:
+        try:
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == "published\n"
+            attach(client)
+            client.submit(request())
+            client.poll(time.monotonic())
+            owner.send_signal(signal.SIGSTOP)
+            time.sleep(0.3)
+            assert poll_until(client, lambda _: True) == [], "a stopped backend still owns its ring"
+            assert client.health().link_up
+        finally:
+            owner.kill()
+    killed = time.monotonic()
+    (update,) = poll_until(client, bool)
+    assert time.monotonic() - killed < 2, "long before the heartbeat is overdue"
+    assert "the process that made the ring" in str(update.error)
+    poll_until(client, lambda _: "the process that made the ring" in client.health().down)
+    late = ShmTransport(directory, 0)
+    late.reconnect()
+    assert late.state is LinkState.DOWN, "a ring without an owner is not attached to"
+    Host(directory)
+    attach(client)
+
+
 def test_the_last_words_of_a_backend_are_read(directory: Path, client: RingClient) -> None:
     """What was published before the ring was removed is delivered, whatever falls between two polls."""
     for _ in range(5):
