@@ -20,6 +20,8 @@ constexpr int kPanel = 16;  // outputs that share a panel of weights, [inputs][k
 constexpr int kTile = 6;    // rows whose accumulators fit into the registers of AVX2, and hide the latency of AVX-512
 
 typedef float Vec __attribute__((vector_size(64)));
+typedef float Vec8 __attribute__((vector_size(32)));
+typedef float Vec4 __attribute__((vector_size(16)));
 typedef float VecU __attribute__((vector_size(64), aligned(4)));
 
 #if defined(__x86_64__) && defined(__gnu_linux__)
@@ -27,7 +29,8 @@ typedef float VecU __attribute__((vector_size(64), aligned(4)));
 #else
 #define BLINK_CLONES
 #endif
-#define BLINK_INLINE inline __attribute__((always_inline))
+#define BLINK_ALWAYS __attribute__((always_inline))
+#define BLINK_INLINE inline BLINK_ALWAYS
 
 template <int R>
 BLINK_INLINE void tile(const float *x, size_t inputs, const Vec *w, float *y, size_t outputs, int valid) {
@@ -73,8 +76,13 @@ BLINK_INLINE float dot(const float *a, const float *b, size_t n) {
     Vec acc = {};
     size_t i = 0;
     for (; i + kPanel <= n; i += kPanel) acc += *(const VecU *)(a + i) * *(const VecU *)(b + i);
-    float sum = 0;
-    for (int j = 0; j < kPanel; ++j) sum += acc[j];
+    Vec8 half[2];
+    std::memcpy(half, &acc, sizeof acc);
+    half[0] += half[1];
+    Vec4 quarter[2];
+    std::memcpy(quarter, half, sizeof quarter);
+    quarter[0] += quarter[1];
+    float sum = (quarter[0][0] + quarter[0][2]) + (quarter[0][1] + quarter[0][3]);
     for (; i < n; ++i) sum += a[i] * b[i];
     return sum;
 }
@@ -91,17 +99,27 @@ struct Span {
     const int32_t *table;
     size_t page_tokens, first, last;
     size_t stride;  // floats between two entries of the cache
+
+    // Calls body(i, offset) for the i-th position, whose key and value begin at that offset.
+    template <class Body>
+    BLINK_INLINE void each(const Body &body) const {
+        for (size_t p = first; p <= last;) {
+            size_t from = p % page_tokens, left = last - p + 1;
+            size_t run = left < page_tokens - from ? left : page_tokens - from;
+            size_t entry = (size_t)table[p / page_tokens] * page_tokens + from;
+            for (size_t j = 0; j < run; ++j) body(p - first + j, (entry + j) * stride);
+            p += run;
+        }
+    }
 };
 
 BLINK_CLONES void attend_group(const float *q, const float *keys, const float *values, float *out, size_t group,
                                size_t dim, Span s, float *scores) {
     size_t n = s.last - s.first + 1;
     float scale = 1.0f / std::sqrt((float)dim);
-    for (size_t i = 0; i < n; ++i) {
-        size_t p = s.first + i;
-        size_t entry = (size_t)s.table[p / s.page_tokens] * s.page_tokens + p % s.page_tokens;
-        for (size_t g = 0; g < group; ++g) scores[g * n + i] = scale * dot(q + g * dim, keys + entry * s.stride, dim);
-    }
+    s.each([=](size_t i, size_t at) BLINK_ALWAYS {
+        for (size_t g = 0; g < group; ++g) scores[g * n + i] = scale * dot(q + g * dim, keys + at, dim);
+    });
     for (size_t g = 0; g < group; ++g) {
         float *row = scores + g * n;
         float top = row[0];
@@ -112,11 +130,9 @@ BLINK_CLONES void attend_group(const float *q, const float *keys, const float *v
         for (size_t i = 0; i < n; ++i) row[i] *= inverse;
     }
     std::memset(out, 0, group * dim * sizeof(float));
-    for (size_t i = 0; i < n; ++i) {
-        size_t p = s.first + i;
-        size_t entry = (size_t)s.table[p / s.page_tokens] * s.page_tokens + p % s.page_tokens;
-        for (size_t g = 0; g < group; ++g) add_scaled(out + g * dim, scores[g * n + i], values + entry * s.stride, dim);
-    }
+    s.each([=](size_t i, size_t at) BLINK_ALWAYS {
+        for (size_t g = 0; g < group; ++g) add_scaled(out + g * dim, scores[g * n + i], values + at, dim);
+    });
 }
 
 }  // namespace
