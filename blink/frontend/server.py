@@ -64,7 +64,7 @@ def _exit(_: int, __: FrameType | None) -> None:
 def _serve_with_workers(config: ApplianceConfig) -> int:
     """One process per partition. What a worker would stumble over is checked here, where it can be told."""
     f = config.frontend
-    PreparedModel.open(config.model.path)
+    PreparedModel.open(config.model.path, weights=False)
     for partition in range(f.workers):
         PartitionLease(config.instance.run_dir, partition).release()
     _bind(f).close()

@@ -50,7 +50,7 @@ class Frontend:
         self.config = config
         self.names = (config.model.served_name, *config.model.aliases)
         self.started = int(time.time())
-        model = PreparedModel.open(config.model.path)
+        model = PreparedModel.open(config.model.path, weights=False)
         self.fingerprint = f"fp_{model.fingerprint.hex()[:16]}"
         self.eos_ids = model.eos_ids
         self.defaults = Defaults.from_generation_config(model.generation_config)

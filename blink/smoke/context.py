@@ -29,7 +29,7 @@ class Context:
     @cached_property
     def model(self) -> PreparedModel:
         """The configured model folder."""
-        return PreparedModel.open(self.config.model.path)
+        return PreparedModel.open(self.config.model.path, weights=False)
 
     @cached_property
     def lease(self) -> PartitionLease:
