@@ -61,8 +61,8 @@ class ReferenceEngine:
         self._fed = np.zeros((buffers.dims["lanes"], self.context), np.int32)
 
     def close(self) -> None:
-        """Release weights and cache, and end the threads."""
-        del self.model
+        """Release weights and cache, and end the threads. Closing again does nothing."""
+        vars(self).pop("model", None)
         self._cpu.close()
 
     def run(self) -> None:
