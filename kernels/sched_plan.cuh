@@ -229,7 +229,7 @@ BLINK_DEVICE void plan_decode(P &p, Sched &s) {
 BLINK_DEVICE uint32_t choose(Sched &s) {
     if (s.mode != CONTROL_RUN && s.live == 0) {
         /* A record that stays torn cannot hold up the end for longer than its own time. */
-        if (s.stop_ns == 0) s.stop_ns = s.now | 1;
+        if (s.stop_ns == 0) s.stop_ns = s.now;
         if (s.pending == 0 || s.now - s.stop_ns > s.config.torn_ms * NS_PER_MS) return KIND_STOP;
         return KIND_IDLE;
     }

@@ -17,9 +17,8 @@ constexpr uint32_t MAX_REQUEST_STOP = BATCH_MAX_STOP - BATCH_MAX_EOS;
 BLINK_HD bool within(float x, float low, float high) { return x >= low && x <= high; }
 
 BLINK_HD bool extent_ok(uint64_t off, uint64_t bytes, uint64_t align, uint64_t arena_off, uint64_t arena_len) {
-    if (off % align != 0 || off < arena_off) return false;
-    uint64_t from = off - arena_off;
-    return from <= arena_len && bytes <= arena_len - from;
+    uint64_t from = off - arena_off; /* before the arena: wraps, and is beyond it */
+    return off % align == 0 && from <= arena_len && bytes <= arena_len - from;
 }
 
 BLINK_HD uint32_t lp_stride(uint32_t lp_n) { return 8 + 8 * lp_n; }

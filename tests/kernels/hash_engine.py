@@ -11,7 +11,7 @@ import numpy as np
 
 from blink.engine.batch import Kind
 from blink.engine.buffers import BatchBuffers
-from blink.ring.layout import Flag
+from blink.ring.layout import LOGPROBS_MAX, Flag
 
 MASK = (1 << 64) - 1
 _EMPTY = -1
@@ -37,7 +37,7 @@ def answer(prompt: Sequence[int], seed: int, n: int, vocab: int) -> list[int]:
 
 
 class HashEngine:
-    """Runs step buffers. ``fault(seed, position)`` says which token comes out as -1."""
+    """Runs step buffers. ``fault(seed, position)``: that row has no token, which the engine says by -1 or nonsense."""
 
     def __init__(
         self, buffers: BatchBuffers, pages: int, page_tokens: int, vocab: int,
@@ -72,11 +72,13 @@ class HashEngine:
             context = self.kv[b.block_table[lane, at // self.page_tokens] * self.page_tokens + at % self.page_tokens]
             params = b.lane_params[lane]
             token = next_token(context, int(params["seed"]), self.vocab)
-            b.out_token[row] = -1 if self.fault(int(params["seed"]), length) else token
+            if self.fault(int(params["seed"]), length):
+                token = (-1, self.vocab)[length % 2]
+            b.out_token[row] = token
             if params["flags"] & Flag.LOGPROBS:
-                record, n = b.out_logprob[row], int(params["lp_n"])
+                record, n = b.out_logprob[row], LOGPROBS_MAX  # more than most lanes ask for
                 record["chosen"], record["n"] = -token / 8, n
-                record["ids"][:n] = (token + 1 + np.arange(n)) % self.vocab
-                record["values"][:n] = -np.arange(n) / 4
+                record["ids"] = (token + 1 + np.arange(n)) % self.vocab
+                record["values"] = -np.arange(n) / 4
         control["error"], self.error_next = self.error_next, 0
         control["done"] = control["step"]

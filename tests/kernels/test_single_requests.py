@@ -52,6 +52,8 @@ def run_raw(w: World, slot: int, limit: int = 50) -> Reason:
         ({"out_off": 0}, Reason.ERR_BOUNDS),
         ({"out_off": 2**64 - 64}, Reason.ERR_BOUNDS),
         ({"out_off": 4098}, Reason.ERR_BOUNDS),
+        ({"out_off": 4096 - 64, "out_cap": 20}, Reason.ERR_BOUNDS),  # wraps into the arena
+        ({"prompt_off": 4096 - 64, "prompt_len": 20}, Reason.ERR_BOUNDS),
         ({"out_cap": 3}, Reason.ERR_BOUNDS),
         ({"out_cap": 0xFFFFFFFF}, Reason.ERR_BOUNDS),
         ({"flags": 2, "lp_off": 2**64 - 4}, Reason.ERR_BOUNDS),
@@ -284,6 +286,32 @@ def test_a_record_that_was_torn_is_claimed_when_it_becomes_whole() -> None:
     writer.request[0] = writer.make(0, 1, writer.seq, PROMPT, 4)
     assert run_raw(w, 0) is Reason.LENGTH
     assert int(writer.g_head["torn"][0]) == 1
+
+
+def test_a_pending_request_may_be_committed_again_under_another_sequence_number() -> None:
+    w = world(records=2)
+    w.submit(0, PROMPT, 6), w.submit(0, PROMPT, 6)
+    writer = w.workers[0]
+    writer.submit(3, PROMPT, 4)
+    w.step()
+    writer.seq += 1
+    writer.request[3] = writer.make(3, 1, writer.seq, PROMPT, 4)
+    writer.commit(3, 1, writer.seq)
+    writer.ring_bell(writer.seq)
+    assert run_raw(w, 3) is Reason.LENGTH
+
+
+def test_a_worker_that_always_has_a_torn_record_does_not_hold_up_the_stop() -> None:
+    w = world(torn_ms=10)
+    writer = w.workers[0]
+    w.core.request(Control.STOP)
+    for turn in range(30):
+        for slot in range(4 if turn >= 5 else 2):  # staggered, so that there is no moment without one
+            if writer.ended(slot) or writer.next_gen(slot) == 1:
+                writer.submit(slot, PROMPT, 4, crc=1)
+        if w.core.step(w.now + turn * 1_000_000).kind is Kind.STOP:
+            break
+    assert 10 <= turn < 15
 
 
 def test_the_request_in_the_ring_is_not_read_after_the_claim() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from blink.backend.scheduler import SchedulerConfig
 from blink.engine.batch import Kind
-from blink.ring.layout import Geometry, Reason
+from blink.ring.layout import HINT_TOKEN_LIMIT, Geometry, Reason
 from tests.kernels.test_single_requests import PROMPT, world
 from tests.kernels.world import World
 
@@ -25,6 +25,17 @@ def test_generations_and_sequence_numbers_wrap(gen: int, seq: int) -> None:
         w.settle()
     assert len(w.finished) == 16
     assert {s.seen.reason for s in w.finished if s.seen} == {Reason.LENGTH}
+
+
+def test_tokens_that_do_not_fit_the_hint_are_published_without() -> None:
+    config = SchedulerConfig(lanes=1, records=1, page_tokens=8, pages=8, max_context=64, vocab=1 << 21, batch_tokens=16)
+    w = World(config, Geometry(1, 1, 4096, 4096))
+    sent = w.submit(0, [1], 60)
+    w.settle()  # World compares every hint with the tokens
+    assert sent is not None
+    fit = [token < HINT_TOKEN_LIMIT for token in sent.published]
+    assert True in fit
+    assert False in fit
 
 
 def test_the_hint_count_wraps() -> None:
