@@ -13,25 +13,11 @@ from blink.engine.forward import Layer, Weights
 from blink.engine.linear import Linear
 from blink.engine.mlp import FeedForward, Mlp, Moe
 from blink.errors import BlinkError
+from blink.model.safetensors_file import to_float32
 from blink.model.spec import ModelSpec
 
 F32 = npt.NDArray[np.float32]
 Tensors = Mapping[str, npt.NDArray[Any]]
-
-
-def to_float32(name: str, tensor: npt.NDArray[Any]) -> F32:
-    """A float32, float16 or bfloat16 (ml_dtypes) tensor as float32, without a copy where it is one already."""
-    if tensor.dtype == np.float32:
-        return tensor
-    if tensor.dtype == np.float16:
-        return tensor.astype(np.float32)
-    if tensor.dtype.name == "bfloat16":
-        bits = np.ascontiguousarray(tensor).view(np.uint16).astype(np.uint32) << 16
-        return bits.view(np.float32)
-    raise BlinkError(
-        f"tensor {name} has type {tensor.dtype} (supported: float32, float16, bfloat16)",
-        "prepare the model from an unquantized checkpoint",
-    )
 
 
 class WeightLoader:
@@ -58,7 +44,12 @@ class WeightLoader:
                 f"tensor {name} has shape {list(tensor.shape)}, config.json asks for {list(shape)}",
                 "prepare the model again from one consistent checkpoint",
             )
-        return to_float32(name, tensor)
+        if tensor.dtype not in (np.float32, np.float16, np.uint16):
+            raise BlinkError(
+                f"tensor {name} has type {tensor.dtype} (supported: float32, float16, and uint16 for bfloat16's bits)",
+                "prepare the model from an unquantized checkpoint",
+            )
+        return to_float32(tensor)
 
     def _vector(self, name: str, length: int) -> F32:
         return self._tensor(name, (length,)).copy()

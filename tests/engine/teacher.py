@@ -22,11 +22,20 @@ def load_teacher(folder: Path) -> Any:
 
 def greedy(model: Any, prompt: list[int], count: int) -> tuple[list[int], float]:
     """``count`` tokens after ``prompt``, end tokens included, and the smallest lead of a chosen logit over the next."""
+    ids = torch.tensor([prompt])
     with torch.no_grad():
         out = model.generate(
-            torch.tensor([prompt]), do_sample=False, max_new_tokens=count, min_new_tokens=count, eos_token_id=None,
-            return_dict_in_generate=True, output_logits=True,
-        )  # fmt: skip
+            ids,
+            attention_mask=torch.ones_like(
+                ids
+            ),  # without it, pad tokens of the prompt (SmolLM2's <|im_end|>) are masked
+            do_sample=False,
+            max_new_tokens=count,
+            min_new_tokens=count,
+            eos_token_id=None,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
     top = torch.stack(out.logits)[:, 0].topk(2).values
     return out.sequences[0, len(prompt) :].tolist(), float((top[:, 0] - top[:, 1]).min())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from blink.engine.sampling import SampleParams, sample
 from tests.engine.checkpoints import prompt, spec, tensors
 from tests.engine.harness import Harness
 
@@ -144,3 +145,26 @@ def test_done_is_the_step_even_past_zero(harness):
 def test_closing_twice_is_harmless(harness):
     harness.engine.close()
     harness.engine.close()
+
+
+def test_every_parameter_reaches_the_sampler(harness):
+    """A seeded answer is what the pure function says, from the raw logits, at each token's own position."""
+    ids = prompt(NAME, 11)
+    values = {"temperature": 1.7, "top_k": 90, "top_p": 0.93, "min_p": 1e-3}
+    penalties = {"repetition": 1.2, "presence": 0.4, "frequency": 0.3}
+    harness.params(2, seed=(7 << 40) + 5, n_bias=1, **values, **penalties)
+    harness.buffers.lane_bias_ids[2, 0], harness.buffers.lane_bias_values[2, 0] = 50, 2.5
+    seen = []
+    plain = harness.engine.model.logits
+    harness.engine.model.logits = lambda x: seen.append(plain(x)) or seen[-1]
+    answer = harness.generate(2, ids, 40, chunk=4)
+    params = SampleParams(
+        **{k: float(np.float32(v)) if isinstance(v, float) else v for k, v in (values | penalties).items()},
+        seed=(7 << 40) + 5,
+        logit_bias={50: 2.5},
+    )
+    for i, logits in enumerate(seen):
+        said, at = np.array(answer[:i], np.int32), len(ids) + i
+        assert answer[i] == sample(logits[0], params, at, prompt=np.array(ids, np.int32), output=said)[0]
+    assert len(seen) == 40
+    assert len(set(answer)) > 20

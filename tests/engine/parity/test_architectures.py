@@ -17,7 +17,7 @@ from blink.engine.forward import Tokens
 from blink.model.spec import ModelSpec
 from tests.engine.checkpoints import CONFIGS, engine_context, prompt, save, spec
 from tests.engine.harness import Harness
-from tests.engine.teacher import load_teacher
+from tests.engine.teacher import greedy, load_teacher
 
 pytestmark = pytest.mark.parity
 TOLERANCE = {"rtol": 2e-4, "atol": 2e-4}
@@ -74,10 +74,7 @@ def test_greedy_tokens(pair, chunk):
     context = engine_context(name)
     ids = prompt(name, PROMPT)[: context // 4]
     count = min(NEW, context - len(ids))
-    with torch.no_grad():
-        theirs = model.generate(
-            torch.tensor([ids]), do_sample=False, max_new_tokens=count, min_new_tokens=count, eos_token_id=None
-        )[0, len(ids) :].tolist()
+    theirs, _ = greedy(model, ids, count)
     assert len(theirs) == count
     assert harness(model_spec, folder, context).generate(0, ids, count, chunk) == theirs
 

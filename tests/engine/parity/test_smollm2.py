@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-import transformers
+
+from tests.engine.teacher import greedy, load_teacher
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 NEW = 160
@@ -18,17 +19,19 @@ PROMPTS = {
 
 @pytest.fixture(scope="module")
 def theirs(smollm2):
-    return transformers.AutoModelForCausalLM.from_pretrained(smollm2.path, dtype=torch.float32).eval()
+    return load_teacher(smollm2.path)
+
+
+@pytest.fixture(scope="module", params=PROMPTS)
+def answer(request, smollm2, theirs):
+    """(prompt, what transformers answers)"""
+    ids = smollm2.tokenizer().encode(PROMPTS[request.param])
+    return ids, greedy(theirs, ids, NEW)[0]
 
 
 @pytest.mark.parametrize("chunk", [None, 7])
-@pytest.mark.parametrize("prompt", PROMPTS)
-def test_greedy_tokens(smollm2, theirs, smollm2_engine, prompt, chunk):
-    ids = smollm2.tokenizer().encode(PROMPTS[prompt])
-    with torch.no_grad():
-        expected = theirs.generate(
-            torch.tensor([ids]), do_sample=False, max_new_tokens=NEW, min_new_tokens=NEW, eos_token_id=None
-        )[0, len(ids) :].tolist()
+def test_greedy_tokens(smollm2_engine, answer, chunk):
+    ids, expected = answer
     assert len(expected) == NEW
     smollm2_engine.reset(0)
     assert smollm2_engine.generate(0, ids, NEW, chunk) == expected
