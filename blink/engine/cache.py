@@ -16,5 +16,6 @@ class PagedCache:
 
     def __init__(self, layers: int, pages: int, page_tokens: int, kv_heads: int, head_dim: int) -> None:
         self.page_tokens = page_tokens
-        self.keys: F32 = np.zeros((layers, pages * page_tokens, kv_heads, head_dim), np.float32)
-        self.values: F32 = np.zeros_like(self.keys)
+        shape = (layers, pages * page_tokens, kv_heads, head_dim)
+        self.keys: F32 = np.zeros(shape, np.float32)
+        self.values: F32 = np.zeros(shape, np.float32)
