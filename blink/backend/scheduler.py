@@ -142,6 +142,31 @@ def _library() -> ctypes.CDLL:
     return lib
 
 
+def state_size(packed: npt.NDArray[Any], geometry: Geometry) -> int:
+    """Bytes of the scheduler's memory for a packed configuration. Raises ValueError naming its wrong field."""
+    wrong = _library().blink_sched_check_config(packed.ctypes.data, geometry.slots, geometry.parts)
+    if wrong:
+        raise ValueError(wrong.decode())
+    return int(_library().blink_sched_size(packed.ctypes.data, geometry.slots, geometry.parts))
+
+
+def counters_of(state: int) -> dict[str, int]:
+    """Every counter of the scheduler whose memory, or a copy of it, is at ``state``, 64-byte aligned."""
+    raw = np.zeros(128, np.uint64)
+    _library().blink_sched_counters(state, raw.ctypes.data)
+    named = {c.name: int(raw[c]) for c in Counter if c is not Counter.FINISHED_BASE}
+    finished = {f"FINISHED_{r.name}": int(raw[Counter.FINISHED_BASE + r]) for r in Reason if r is not Reason.NONE}
+    return named | finished
+
+
+def check_state(state: int) -> None:
+    """Raise AssertionError unless every page, lane and record of that scheduler is in exactly one place."""
+    text = ctypes.create_string_buffer(256)
+    _library().blink_sched_check(state, text, len(text))
+    if text.value:
+        raise AssertionError(text.value.decode())
+
+
 class Scheduler:
     """The scheduler core over a ring in host memory.
 
@@ -167,11 +192,7 @@ class Scheduler:
             raise ValueError(f"buffers: {wrong_dims} do not match {config.dims}")
         self.config, self.geometry = config, geometry
         packed = config.pack()
-        wrong = _library().blink_sched_check_config(packed.ctypes.data, geometry.slots, geometry.parts)
-        if wrong:
-            raise ValueError(wrong.decode())
-        size = _library().blink_sched_size(packed.ctypes.data, geometry.slots, geometry.parts)
-        self._memory = np.zeros(size + 64, np.uint8)
+        self._memory = np.zeros(state_size(packed, geometry) + 64, np.uint8)
         self._state = self._memory.ctypes.data + -self._memory.ctypes.data % 64
         self._control = np.zeros(1, np.uint32)
         self._decision = np.zeros(1, DECISION.dtype())
@@ -212,18 +233,11 @@ class Scheduler:
 
     def counters(self) -> dict[str, int]:
         """Every counter by name; ``FINISHED_`` + reason for the requests that ended with it. Call between steps."""
-        raw = np.zeros(128, np.uint64)
-        _library().blink_sched_counters(self._state, raw.ctypes.data)
-        named = {c.name: int(raw[c]) for c in Counter if c is not Counter.FINISHED_BASE}
-        finished = {f"FINISHED_{r.name}": int(raw[Counter.FINISHED_BASE + r]) for r in Reason if r is not Reason.NONE}
-        return named | finished
+        return counters_of(self._state)
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless every page, lane and record is in exactly one place. Call between steps."""
-        text = ctypes.create_string_buffer(256)
-        _library().blink_sched_check(self._state, text, len(text))
-        if text.value:
-            raise AssertionError(text.value.decode())
+        check_state(self._state)
 
     def set_generation(self, slot: int, gen: int) -> None:
         """Make ``gen`` the generation that ``slot`` claimed last: for tests of wrap-around."""
