@@ -241,6 +241,7 @@ BLINK_HD void init(Sched &s, const SchedConfig &config, uint8_t *g, const uint8_
     uint64_t commands_end = RING_CMD_OFF + (uint64_t)ring.per_part * sizeof(RingCommand);
     ring.request_off = (commands_end + sizeof(RingRequest) - 1) / sizeof(RingRequest) * sizeof(RingRequest);
 
+    *batch.control = StepControl{}; /* what an earlier epoch's engine finished is not this one's step */
     s.waiting_head = s.waiting_tail = s.partial = NONE;
     s.next_claim = 1;
     s.phase = PHASE_STARTING;

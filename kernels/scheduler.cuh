@@ -60,7 +60,7 @@ BLINK_DEVICE Decision begin(P &p, Sched &s) {
     return s.decision;
 }
 
-/* Collective: for a resident driver, while the batch runs. */
+/* Collective: for a resident driver, while the batch runs, and once more after KIND_STOP, for the last statuses. */
 template <class P>
 BLINK_DEVICE void attend(P &p, Sched &s) {
     publish(p, s);

@@ -45,10 +45,9 @@ class Device:
             for a in (attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
                       attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
         )  # fmt: skip
-        self.module = call(cuda.cuModuleLoadData(compile_step(f"sm_{major}{minor}")))
-        self.kernels = {
-            n: call(cuda.cuModuleGetFunction(self.module, n.encode())) for n in ("blink_init", "blink_step")
-        }
+        self.arch = f"sm_{major}{minor}"
+        self.kernels: dict[str, Any] = {}
+        self.load(compile_step(self.arch), "blink_init", "blink_step")
 
     def pinned(self, size: int) -> np.ndarray:
         """Zeroed u8 host memory that the device maps at its host address, with a page of canaries on either side."""
@@ -62,16 +61,32 @@ class Device:
         inner[:] = 0
         return inner
 
+    def enqueue(self, stream: Any, name: str, *arguments: np.ndarray) -> None:
+        """Put a kernel of one block on ``stream``; ``arguments`` are host arrays that hold the parameters."""
+        pointers = (ctypes.c_void_p * len(arguments))(*(a.ctypes.data for a in arguments))
+        call(cuda.cuLaunchKernel(self.kernels[name], 1, 1, 1, THREADS, 1, 1, 0, stream, ctypes.addressof(pointers), 0))
+
     def launch(self, name: str, *arguments: np.ndarray) -> None:
         """Run a kernel of one block to its end."""
-        pointers = (ctypes.c_void_p * len(arguments))(*(a.ctypes.data for a in arguments))
-        call(cuda.cuLaunchKernel(self.kernels[name], 1, 1, 1, THREADS, 1, 1, 0, 0, ctypes.addressof(pointers), 0))
+        self.enqueue(0, name, *arguments)
         call(cuda.cuCtxSynchronize())
+
+    def load(self, cubin: bytes, *names: str) -> None:
+        """Add the kernels ``names`` of ``cubin``."""
+        module = call(cuda.cuModuleLoadData(cubin))
+        self.kernels |= {n: call(cuda.cuModuleGetFunction(module, n.encode())) for n in names}
+
+    def copy_in(self, array: np.ndarray) -> int:
+        """The address of a copy of ``array`` in device memory."""
+        address = int(call(cuda.cuMemAlloc(array.nbytes)))
+        call(cuda.cuMemcpyHtoD(address, array.ctypes.data, array.nbytes))
+        return address
 
     def make(self, config: SchedulerConfig, geometry: Geometry) -> tuple[Ring, BatchBuffers, DeviceCore]:
         """Ring, buffers and scheduler, for :class:`tests.kernels.world.World`."""
         ring, buffers = Ring(geometry, config, self.pinned), PinnedBuffers(config.dims, self)
-        return ring, buffers, DeviceCore(self, config, geometry, ring, buffers)
+        core = DeviceCore(self, config, geometry, g=ring.g.ctypes.data, f=ring.f.ctypes.data, pointers=buffers.pointers)
+        return ring, buffers, core
 
 
 class PinnedBuffers(BatchBuffers):
@@ -79,7 +94,7 @@ class PinnedBuffers(BatchBuffers):
 
     def __init__(self, dims: dict[str, int], device: Device) -> None:
         self.dims = {**dims, "lanes1": dims["lanes"] + 1}
-        self._arrays = {}
+        self.arrays = self._arrays = {}
         for name, (shape, dtype) in BATCH.shapes(self.dims).items():
             self._arrays[name] = device.pinned(int(np.prod(shape)) * dtype.itemsize).view(dtype).reshape(shape)
         self.pointers = np.array([a.ctypes.data for a in self._arrays.values()], np.uint64)
@@ -89,8 +104,9 @@ class DeviceCore:
     """The scheduler on the device; the calls of :class:`blink.backend.scheduler.Scheduler` that the tests need."""
 
     def __init__(
-        self, device: Device, config: SchedulerConfig, geometry: Geometry, ring: Ring, buffers: BatchBuffers
+        self, device: Device, config: SchedulerConfig, geometry: Geometry, *, g: int, f: int, pointers: np.ndarray
     ) -> None:
+        """``g``, ``f`` and ``pointers`` (the C ``Batch``) are device addresses."""
         self.device, packed, lib = device, config.pack(), core.library()
         lib.blink_sched_size.restype = ctypes.c_uint64
         self.size = lib.blink_sched_size(ctypes.c_void_p(packed.ctypes.data), geometry.slots, geometry.parts)
@@ -98,12 +114,12 @@ class DeviceCore:
         call(cuda.cuMemsetD8(int(self.memory[0]), 0, self.size))
         self.control = device.pinned(4).view(np.uint32)
         self.decision = device.pinned(DECISION.size).view(DECISION.dtype())
-        g, f, control = (np.array([a.ctypes.data], np.uint64) for a in (ring.g, ring.f, self.control))
-        device.launch("blink_init", self.memory, packed, g, f, buffers.pointers, control)
-        self._out = np.array([self.decision.ctypes.data], np.uint64)
+        addresses = [np.array([a], np.uint64) for a in (g, f, self.control.ctypes.data)]
+        device.launch("blink_init", self.memory, packed, *addresses[:2], pointers, addresses[2])
+        self.out = np.array([self.decision.ctypes.data], np.uint64)
 
     def step(self, now_ns: int = 0) -> Decision:
-        self.device.launch("blink_step", self.memory, self._out, np.array([now_ns], np.uint64))
+        self.device.launch("blink_step", self.memory, self.out, np.array([now_ns], np.uint64))
         kind, graph, rows, tokens = self.decision[0].tolist()
         return Decision(Kind(kind), graph, rows, tokens)
 

@@ -10,9 +10,13 @@ KERNELS = Path(__file__).parents[2] / "kernels"
 
 
 def compile_step(arch: str = "sm_90") -> bytes:
-    """The cubin of ``step.cu`` for ``arch``. Raises RuntimeError with the compiler's log."""
-    source = (KERNELS / "step.cu").read_bytes()
-    err, program = nvrtc.nvrtcCreateProgram(source, b"step.cu", 0, [], [])
+    """The cubin of ``step.cu`` for ``arch``."""
+    return compile_cubin((KERNELS / "step.cu").read_bytes(), arch)
+
+
+def compile_cubin(source: bytes, arch: str) -> bytes:
+    """The cubin of CUDA C++ ``source`` for ``arch``. Raises RuntimeError with the compiler's log."""
+    err, program = nvrtc.nvrtcCreateProgram(source, b"kernel.cu", 0, [], [])
     assert err == nvrtc.nvrtcResult.NVRTC_SUCCESS, err
     try:
         options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17", f"--include-path={KERNELS}".encode()]

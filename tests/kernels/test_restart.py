@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from blink.backend.scheduler import Decision, SchedulerConfig
+from blink.backend.scheduler import Decision, Scheduler, SchedulerConfig
 from blink.engine.batch import Kind
+from blink.engine.buffers import BatchBuffers
 from blink.ring.layout import Geometry, State
 from tests.kernels.hash_engine import answer
-from tests.kernels.ring_writer import CHAIN, Writer
+from tests.kernels.ring_writer import CHAIN, Ring, Writer
 from tests.kernels.world import World
 
 VOCAB = 64
@@ -75,6 +76,23 @@ def test_a_new_backend_serves_what_the_old_one_dropped() -> None:
         assert sorted(s.published for s in new.finished) == sorted(
             answer(p, i + 1, 5, VOCAB) for i, p in enumerate(dropped)
         )
+
+
+def test_a_new_backend_may_use_the_buffers_of_the_old_one() -> None:
+    w, prompts = appliance()
+    w.submit(0, prompts[0], 4)
+    w.step()  # the engine has finished step 1, which is also what the next scheduler's first step is called
+
+    def same_buffers(config: SchedulerConfig, geometry: Geometry) -> tuple[Ring, BatchBuffers, Scheduler]:
+        ring = Ring(geometry, config)
+        return ring, w.buffers, Scheduler(config, geometry, ring.g, ring.f, w.buffers)
+
+    new = World(CONFIG, GEOMETRY, make=same_buffers)
+    new.submit(0, prompts[1], 4)
+    assert new.core.step(new.now) == new.core.step(new.now)
+    assert new.core.counters()["OUTPUT_TOKENS"] == 0, "it harvested what no engine produced"
+    new.engine.run()
+    new.settle()
 
 
 def test_another_driver_goes_on_where_one_stopped() -> None:
