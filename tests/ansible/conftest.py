@@ -31,6 +31,7 @@ class Deployed:
             "blink_settings": {"engine": ENGINE, "ring": RING},
         }
         self.is_up = False
+        self.is_as_given = False
 
     def settings(self, **engine: Any) -> dict[str, Any]:
         """``blink_settings`` with other engine fields."""
@@ -41,14 +42,19 @@ class Deployed:
         return playbook(name, self.variables | variables, *arguments)
 
     def up(self) -> None:
-        """Bring it up if it is not."""
-        if not self.is_up:
+        """Bring it up with its own variables, if a test left it another way."""
+        if not self.is_as_given:
             self.run("site.yml").require()
-            self.is_up = True
+            self.is_up = self.is_as_given = True
+
+    def deploy(self, *arguments: str, **variables: Any) -> Run:
+        """Run the playbook between preflight and smoke with other variables, which the next test may find in force."""
+        self.is_as_given = False
+        return self.run("playbooks/deploy.yml", *arguments, **variables)
 
     def down(self) -> Run:
         """Stop it, running or not."""
-        self.is_up = False
+        self.is_up = self.is_as_given = False
         return self.run("playbooks/down.yml")
 
     def services(self) -> dict[str, int]:
@@ -75,6 +81,7 @@ def deployed() -> Iterator[Deployed]:
 
 @pytest.fixture
 def running(deployed: Deployed) -> Deployed:
-    """The appliance, up."""
-    deployed.up()
+    """The appliance, up with whatever variables."""
+    if not deployed.is_up:
+        deployed.up()
     return deployed
