@@ -24,7 +24,8 @@ typedef float Vec8 __attribute__((vector_size(32)));
 typedef float Vec4 __attribute__((vector_size(16)));
 typedef float VecU __attribute__((vector_size(64), aligned(4)));
 
-#if defined(__x86_64__) && defined(__gnu_linux__)
+// ThreadSanitizer is not ready when the loader chooses between clones.
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_THREAD__)
 #define BLINK_CLONES __attribute__((target_clones("avx512f", "fma", "default")))
 #else
 #define BLINK_CLONES

@@ -14,6 +14,7 @@ from blink.engine.cpu import Cpu
 from blink.engine.forward import Tokens, Transformer
 from blink.engine.sampling import LogprobRecord, SampleParams, sample
 from blink.engine.weights import WeightLoader
+from blink.errors import BlinkError
 from blink.model.spec import ModelSpec
 from blink.ring.layout import Flag
 
@@ -49,7 +50,13 @@ class ReferenceEngine:
     ) -> None:
         self.spec, self.buffers, self.eos = spec, buffers, tuple(eos)
         self.page_tokens = page_tokens
-        self.context = max_context or buffers.dims["lane_pages"] * page_tokens
+        held = buffers.dims["lane_pages"] * page_tokens
+        self.context = max_context or held
+        if self.context > held:
+            raise BlinkError(
+                f"max_context: {self.context} tokens exceed the {held} of a lane's {buffers.dims['lane_pages']} pages",
+                "give lanes more pages, or lower max_context",
+            )
         self._cpu = Cpu(threads)
         weights = WeightLoader(spec, tensors, self._cpu).load()
         self.model = Transformer(
@@ -94,7 +101,11 @@ class ReferenceEngine:
                 return
             logits = self.model.logits(hidden[starts[wanted + 1] - 1])
             for row, row_logits in zip(wanted, logits, strict=True):
-                self._sample(int(row), row_logits)
+                try:
+                    self._sample(int(row), row_logits)
+                except Exception:  # parameters that no scheduler lets through; they are this row's own
+                    log.exception("row %d of lane %d cannot be sampled", row, lanes[row])
+                    b.out_token[row] = -1
 
     def _sample(self, row: int, logits: npt.NDArray[np.float32]) -> None:
         b = self.buffers

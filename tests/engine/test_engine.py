@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from blink.engine.sampling import SampleParams, sample
+from blink.errors import BlinkError
 from tests.engine.checkpoints import prompt, spec, tensors
 from tests.engine.harness import Harness
 
@@ -168,3 +169,17 @@ def test_every_parameter_reaches_the_sampler(harness):
         assert answer[i] == sample(logits[0], params, at, prompt=np.array(ids, np.int32), output=said)[0]
     assert len(seen) == 40
     assert len(set(answer)) > 20
+
+
+@pytest.mark.parametrize("ids", [(320,), (1 << 31,), (5, 4_000_000_000)])
+def test_a_row_with_impossible_parameters_fails_alone(harness, ids):
+    expected = harness.feed({0: prompt(NAME, 5)})
+    harness.reset(0)
+    harness.params(1, n_bias=len(ids))
+    harness.buffers.lane_bias_ids[1, : len(ids)] = ids
+    assert harness.feed({1: prompt(NAME, 5), 0: prompt(NAME, 5)}) == [-1, *expected]
+
+
+def test_a_context_beyond_the_block_table_is_refused():
+    with pytest.raises(BlinkError, match="max_context"):
+        Harness(spec(NAME), tensors(NAME), context=64, max_context=65)
