@@ -1,0 +1,1 @@
+"""The lab: two virtual machines that speak RDMA to each other. `python -m images.lab --help` drives them."""

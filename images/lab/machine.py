@@ -1,0 +1,165 @@
+"""One virtual machine of the lab: start it, reach it, disturb it, set it back.
+
+Two NICs each. ``mgmt0`` is a user network without a way out, into which only SSH is let, from a loopback port.
+``ring0`` is a cable to the other machine: datagrams between two UNIX sockets, MTU 9000, with Soft-RoCE on top.
+Nothing here needs root.
+"""
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+
+from images.lab.errors import LabError
+from images.lab.monitor import Monitor
+from images.lab.places import RUN, SSH_CONFIG, SSH_PORTS, STATE
+
+MEMORY_MIB = {"gpu01": 2048, "dpu01": 1024}
+# /dev/kvm may open and yet not run a stock kernel, as inside another virtual machine, so KVM must be asked for.
+ACCEL = os.environ.get("LAB_ACCEL", "tcg")
+
+
+class Machine:
+    """``gpu01`` or ``dpu01``, running or not; any process may hold one of these."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.number = list(SSH_PORTS).index(name) + 1
+        self.peer = next(other for other in SSH_PORTS if other != name)
+
+    @property
+    def pid(self) -> int | None:
+        """Id of its QEMU, None while it is off: the pidfile counts while QEMU holds a lock on it."""
+        with contextlib.suppress(FileNotFoundError), (RUN / f"{self.name}.pid").open("r+") as file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return int(file.read())
+        return None
+
+    def start(self) -> None:
+        """Boot from a fresh disk, without the old one's snapshots. Returns as soon as QEMU runs; see ``wait``."""
+        if self.pid:
+            return
+        RUN.mkdir(parents=True, exist_ok=True)
+        for leftover in ("ring", "qmp", "pid"):
+            (RUN / f"{self.name}.{leftover}").unlink(missing_ok=True)
+        base = STATE / "image-amd64/rootfs.ext4"
+        disk = RUN / f"{self.name}.qcow2"
+        subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base, disk], check=True)
+        log = RUN / f"{self.name}.log"
+        with log.open("wb") as output:
+            # In the run directory, so that the sockets' paths are short.
+            qemu = subprocess.Popen(
+                self._argv(), cwd=RUN, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+        deadline = time.monotonic() + 30
+        while not (RUN / f"{self.name}.qmp").exists():
+            if qemu.poll() is not None or time.monotonic() > deadline:
+                raise LabError(f"QEMU for {self.name} did not start: {log.read_text().strip() or 'no word in 30 s'}")
+            time.sleep(0.05)
+
+    def _argv(self) -> list[str]:
+        image = STATE / "image-amd64"
+        kernel_line = (
+            f"root=/dev/vda rw console=ttyS0 quiet loglevel=4 systemd.hostname={self.name} mitigations=off audit=0 "
+            "apparmor=0 random.trust_cpu=on net.ifnames=1"
+        )
+        mgmt = f"user,id=mgmt,restrict=on,hostfwd=tcp:127.0.0.1:{SSH_PORTS[self.name]}-:22"
+        near, far = f"local.path={self.name}.ring", f"remote.path={self.peer}.ring"
+        ring = f"dgram,id=cable,local.type=unix,{near},remote.type=unix,{far}"
+        options = {
+            "name": f"blink-lab-{self.name}",
+            "machine": "q35",
+            "accel": "tcg,thread=multi,tb-size=256" if ACCEL == "tcg" else ACCEL,
+            "cpu": "max" if ACCEL == "tcg" else "host",
+            "smp": "1",  # two are slower under emulation
+            "m": str(MEMORY_MIB[self.name]),
+            "display": "none",
+            "pidfile": f"{self.name}.pid",
+            "serial": f"file:{self.name}.console",
+            "qmp": f"unix:{self.name}.qmp,server=on,wait=off",
+            "kernel": str(image / "vmlinuz"),
+            "initrd": str(image / "initrd.img"),
+            "append": kernel_line,
+            "drive": f"file={self.name}.qcow2,if=virtio,format=qcow2,cache=unsafe,discard=unmap",
+        }
+        devices = [
+            "virtio-rng-pci",
+            f"virtio-net-pci,netdev=mgmt,mac=52:54:00:00:00:0{self.number},romfile=",
+            f"virtio-net-pci,id=ring,netdev=cable,mac=52:54:00:aa:00:0{self.number},romfile=,host_mtu=9000",
+        ]
+        argv = ["qemu-system-x86_64", "-nodefaults", "-no-user-config"]
+        argv += [word for name, value in options.items() for word in (f"-{name}", value)]
+        argv += [word for value in (mgmt, ring) for word in ("-netdev", value)]
+        argv += [word for value in devices for word in ("-device", value)]
+        return argv
+
+    def wait(self, timeout_s: float = 300) -> None:
+        """Wait until it answers over SSH and its RDMA device is there."""
+        deadline = time.monotonic() + timeout_s
+        said = ""
+        while time.monotonic() < deadline:
+            if self.pid is None:
+                raise LabError(f"QEMU for {self.name} has ended; see {RUN}/{self.name}.log and .console")
+            try:
+                done = self.ssh("test -e /sys/class/infiniband/rxe0", check=False, timeout_s=60)
+                if done.returncode == 0:
+                    return
+                said = done.stderr.strip() or "it has no device rxe0 yet"
+            except LabError as error:
+                said = str(error)
+            time.sleep(0.5)
+        raise LabError(f"{self.name} was not ready within {timeout_s:.0f} s: {said}; see {RUN}/{self.name}.console")
+
+    def stop(self) -> None:
+        """Pull the plug."""
+        self.forget_connections()
+        if pid := self.pid:
+            os.kill(pid, signal.SIGTERM)
+            _until(lambda: self.pid is None, 20, f"the end of {self.name}'s QEMU")
+
+    def reset(self) -> None:
+        """Press the reset button: it reboots without shutting down first. ``wait`` for it afterwards."""
+        with self.monitor() as monitor:
+            monitor("system_reset")
+        self.forget_connections()
+
+    def link(self, *, up: bool) -> None:
+        """Plug this machine's end of the cable in, or pull it."""
+        with self.monitor() as monitor:
+            monitor("set_link", name="ring", up=up)
+
+    def monitor(self) -> Monitor:
+        """QEMU's monitor. LabError where the machine is off."""
+        if self.pid is None:
+            raise LabError(f"{self.name} is off; start it with make lab-up")
+        return Monitor(RUN, f"{self.name}.qmp")
+
+    def ssh(
+        self, command: str, *, check: bool = True, timeout_s: float = 120, stdin: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a shell command line as root. LabError when it does not end in time, or fails and ``check`` is set."""
+        argv = ["ssh", "-F", str(SSH_CONFIG), self.name, command]
+        try:
+            done = subprocess.run(argv, check=False, capture_output=True, text=True, input=stdin, timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise LabError(f"{self.name} did not finish within {timeout_s:.0f} s: {command}") from None
+        if check and done.returncode != 0:
+            raise LabError(f"{self.name}: {command}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+        return done
+
+    def forget_connections(self) -> None:
+        """End the SSH connection that commands share; one from before a reset would hang."""
+        subprocess.run(["ssh", "-F", SSH_CONFIG, "-O", "exit", self.name], check=False, capture_output=True, timeout=20)
+
+
+def _until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise LabError(f"waited {timeout_s:.0f} s for {what}")
+        time.sleep(0.05)
