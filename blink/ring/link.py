@@ -59,6 +59,7 @@ class Link:
         self._why = ""
         self._now = self._retry_at = self._deadline = 0.0
         self._cut_at: float | None = None
+        self._awaited = False  # a connection that was asked for: an UP before it is the old link's
         self._survey: dict[Region, Bytes] = {}
         self._repairs = 0
 
@@ -132,9 +133,11 @@ class Link:
 
     def _connect(self) -> None:
         self._retry_at = self._now + RETRY_S
-        if self._transport.state is not LinkState.CONNECTING:
+        if not self._awaited:
             self._transport.reconnect()
-        if self._transport.state is LinkState.UP:
+        state = self._transport.state
+        self._awaited = state is LinkState.CONNECTING
+        if state is LinkState.UP:
             self._enter(Stage.HEADER)
             self._work.read(Region.H, 0, PAGE, self._check_header)
         else:
