@@ -7,6 +7,7 @@ found where it was made.
 from __future__ import annotations
 
 import tomllib
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -52,6 +53,33 @@ class RingConfig(_Section):
         """The ring's geometry."""
         assert MIB % EXTENT_ALIGN == 0
         return Geometry(self.slots, self.partitions, self.input_mib * MIB, self.output_mib * MIB)
+
+
+class RdmaConfig(_Section):
+    """``[rdma]``: the device of this machine, and blink-ringd, which joins the two machines; for transport verbs."""
+
+    device: str | None = Field(default=None, description="such as mlx5_0; may be left out where there is one")
+    port: Annotated[int, Field(ge=1, le=255)] = 1
+    gid_type: Literal["roce_v1", "roce_v2"] = "roce_v2"
+    gid_address: IPv4Address | IPv6Address | None = Field(
+        default=None, description="of this machine's interface; may be left out where it has one"
+    )
+    ringd_address: IPv4Address | IPv6Address = Field(
+        description="where blink-ringd listens and frontends find it: one address of the host's RDMA interface"
+    )
+    ringd_port: Annotated[int, Field(ge=1, le=65535)] = 18515
+    key_file: Path = Field(description="64 hex digits, the same on both machines, mode 0600")
+    next_key_file: Path | None = Field(default=None, description="blink-ringd takes this key as well, if it is there")
+    handshake_timeout_s: Annotated[float, Field(gt=0, le=60)] = 5.0
+    backend_user: str | None = Field(
+        default=None, description="user of the backend, where it is another than blink-ringd's"
+    )
+
+    @model_validator(mode="after")
+    def _one_address(self) -> RdmaConfig:
+        if self.ringd_address.is_unspecified or self.ringd_address.is_multicast:
+            raise ValueError(f"ringd_address: {self.ringd_address} is not one address of an interface")
+        return self
 
 
 class ModelConfig(_Section):
@@ -122,6 +150,7 @@ class ApplianceConfig(_Section):
 
     instance: InstanceConfig
     ring: RingConfig = RingConfig()
+    rdma: RdmaConfig | None = None
     model: ModelConfig
     engine: EngineConfig = EngineConfig()
     frontend: FrontendConfig = FrontendConfig()
@@ -133,6 +162,12 @@ class ApplianceConfig(_Section):
                 f"ring.partitions: {self.frontend.workers} frontend.workers and the operator need "
                 f"{self.frontend.workers + 1} partitions, not {self.ring.partitions}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _linked(self) -> ApplianceConfig:
+        if self.ring.transport == "verbs" and self.rdma is None:
+            raise ValueError("rdma: ring.transport verbs needs this section")
         return self
 
     @property
