@@ -41,6 +41,13 @@ def _frontend(args: argparse.Namespace) -> int:
     return serve(load_config(args.config))
 
 
+def _ringd(args: argparse.Namespace) -> int:
+    from blink.config import load_config
+    from blink.ringd.server import main as serve
+
+    return serve(load_config(args.config))
+
+
 def _model_prepare(args: argparse.Namespace) -> int:
     from blink.model.prepare import prepare
 
@@ -135,6 +142,16 @@ def parser() -> argparse.ArgumentParser:
     _with_config(backend)
     backend.add_argument("--check", action="store_true", help="only say whether this machine could, and what it takes")
     backend.set_defaults(run=_backend)
+
+    ringd = commands.add_parser(
+        "ringd",
+        help="own the ring's RDMA registrations and queue pairs",
+        description="Own the registrations and queue pairs of the ring that the backend of the same configuration "
+        "announces, and let authenticated frontends connect to it. It runs beside the backend, where ring.transport "
+        "is verbs.",
+    )
+    _with_config(ringd)
+    ringd.set_defaults(run=_ringd)
 
     frontend = commands.add_parser("frontend", help="serve the OpenAI-compatible HTTP API")
     _with_config(frontend)

@@ -8,9 +8,9 @@ from typing import Any
 from blink.config import ApplianceConfig
 from blink.errors import BlinkError
 from blink.output import write_json
+from blink.ring.connect import open_transport
 from blink.ring.layout import Counter, Phase
 from blink.ring.observe import Observer
-from blink.ring.shm import ShmTransport
 
 SHOWN = (
     Counter.STEPS,
@@ -27,9 +27,7 @@ SHOWN = (
 
 def observer(config: ApplianceConfig) -> Observer:
     """An observer of the appliance's ring, by the operator's partition. Raises BlinkError where there is no ring."""
-    if config.ring.transport != "shm":
-        raise BlinkError(f"ring.transport {config.ring.transport} is not in this release", "set ring.transport to shm")
-    return Observer(ShmTransport(config.instance.ring_dir, config.operator_partition))
+    return Observer(open_transport(config, config.operator_partition, observe=True))
 
 
 def status(config: ApplianceConfig) -> dict[str, Any]:

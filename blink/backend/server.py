@@ -6,7 +6,7 @@ import logging
 import signal
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from types import FrameType
 
@@ -24,6 +24,7 @@ from blink.errors import BlinkError
 from blink.model.prepared import PreparedModel
 from blink.model.spec import ModelSpec
 from blink.ring.shm import RingObjects
+from blink.ringd.announce import Announcer
 
 WARM_UP_TOKENS = 64
 BUDGET_STEPS = 4
@@ -80,7 +81,8 @@ def _serve(config: ApplianceConfig, spec: ModelSpec, model: PreparedModel, stop:
                 "serving %s as epoch %016x; the largest step takes about %.0f ms", name, ring.epoch, 1000 * longest
             )
             notify(READY="1", STATUS=f"serving {name}")
-            driver.run()
+            with Announcer(config.instance.run_dir, ring) if config.ring.transport == "verbs" else nullcontext():
+                driver.run()
     log.info("stopped")
 
 
@@ -148,8 +150,6 @@ def memory_plan(config: ApplianceConfig, spec: ModelSpec) -> MemoryPlan:
 def _require_supported(config: ApplianceConfig) -> None:
     if config.engine.kind != "reference":
         raise BlinkError(f"engine.kind {config.engine.kind} is not in this release", "set it to reference")
-    if config.ring.transport != "shm":
-        raise BlinkError(f"ring.transport {config.ring.transport} is not in this release", "set it to shm")
 
 
 def _require_fit(config: ApplianceConfig, spec: ModelSpec) -> None:

@@ -18,11 +18,10 @@ from blink.frontend.tracker import RequestTracker, hop_of
 from blink.model.chat import ChatTemplate
 from blink.model.prepared import PreparedModel
 from blink.ring.client import RingClient
+from blink.ring.connect import open_transport
 from blink.ring.header import Header
 from blink.ring.lease import PartitionLease
 from blink.ring.observe import Observation, Observer
-from blink.ring.shm import ShmTransport
-from blink.ring.transport import Transport
 
 RELEASE_S = 2.0  # how long a stopping worker waits for the scheduler to confirm its last cancels
 
@@ -59,7 +58,7 @@ class Frontend:
         lease = first_free_partition(config)
         self.partition = lease.partition
         self.client = RingClient(
-            self._transport(),
+            open_transport(config, self.partition),
             fingerprint=model.fingerprint,
             lease=lease,
             link_timeout_s=config.frontend.link_timeout_s,
@@ -69,11 +68,6 @@ class Frontend:
         self._reader = TokenReader(self.client, self.tracker, stall_timeout_s=config.frontend.link_timeout_s)
         self._task: asyncio.Task[None] | None = None
         self.draining = False
-
-    def _transport(self) -> Transport:
-        if self.config.ring.transport != "shm":
-            raise BlinkError(f"ring.transport: {self.config.ring.transport} is not built yet", "set it to shm")
-        return ShmTransport(self.config.instance.ring_dir, self.partition)
 
     def start(self) -> None:
         """Begin to poll the ring, in the running event loop."""
@@ -133,7 +127,7 @@ class Frontend:
 
         def read() -> Observation | None:
             try:
-                observer = Observer(self._transport())
+                observer = Observer(open_transport(self.config, self.partition, observe=True))
             except BlinkError:
                 return None
             try:

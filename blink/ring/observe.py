@@ -66,7 +66,9 @@ class Observer:
             transport.poll()
             time.sleep(0.001)
         if transport.state is not LinkState.UP:
-            raise BlinkError(transport.detail, "start the backend, and look at its log")
+            why = transport.detail
+            transport.close()
+            raise BlinkError(why, "start the backend, and look at its log")
 
     def read(self, region: Region, offset: int, length: int) -> Bytes:
         """``length`` bytes at ``offset`` of ``region``. Raises BlinkError where the link fails or does not answer."""

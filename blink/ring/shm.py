@@ -76,6 +76,11 @@ class RingObjects:
             self._names[name].rename(self.directory / name)
             self._names[name] = self.directory / name
 
+    def descriptors(self) -> tuple[int, int]:
+        """New descriptors of G and F, which the caller closes, for a process that shares the memory."""
+        g_fd, f_fd = (os.open(self._names[name], os.O_RDWR | os.O_CLOEXEC) for name in ("G", "F"))
+        return g_fd, f_fd
+
     def unlink(self) -> None:
         """Remove the files, unless another backend has replaced them: workers find the backend gone."""
         for name in ("G", "F"):

@@ -10,9 +10,9 @@ import numpy as np
 
 from blink.config import ApplianceConfig
 from blink.ring.client import Handle, RingClient, SamplingParams, SubmitRequest
+from blink.ring.connect import open_transport
 from blink.ring.layout import REASON_TEXT, Reason, State
 from blink.ring.lease import PartitionLease
-from blink.ring.shm import ShmTransport
 from blink.smoke.check import CheckError, Deadline
 
 POLL_S = 0.0005
@@ -33,7 +33,7 @@ class Operator:
     """Submits requests on the operator's partition and waits for them."""
 
     def __init__(self, config: ApplianceConfig, lease: PartitionLease) -> None:
-        self.client = RingClient(ShmTransport(config.instance.ring_dir, config.operator_partition), lease=lease)
+        self.client = RingClient(open_transport(config, config.operator_partition), lease=lease)
 
     def wait_up(self, deadline: Deadline) -> None:
         """Wait for the link to the ring."""

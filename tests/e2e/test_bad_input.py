@@ -107,7 +107,7 @@ def test_weights_that_are_not_numbers(backend: Any, model: Path) -> None:
         ),
         ({"engine": {"max_context": 4096, "pages": 512}}, ("engine.max_context: 4096 exceeds the 2048 tokens",)),
         ({"engine": {"kind": "native"}}, ("engine.kind native is not in this release",)),
-        ({"ring": {"transport": "verbs"}}, ("ring.transport verbs is not in this release",)),
+        ({"ring": {"transport": "verbs"}}, ("rdma: ring.transport verbs needs this section",)),
         ({"instance": {"ring_dir": "/proc/ring"}}, ("instance.ring_dir /proc/ring",)),
         ({"ring": {"slots": 63}}, ("slots: 63 is not a multiple",)),
         ({"frontend": {"workers": 2}}, ("ring.partitions: 2 frontend.workers and the operator need 3 partitions",)),
