@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from blink.backend.gpu import layout as loop
 from blink.cstruct import render_header
 from blink.engine import batch
 from blink.ring import layout
@@ -18,7 +19,8 @@ def headers() -> dict[str, str]:
     ring = render_header("blink/ring/layout.py", "BLINK_RING_LAYOUT_H", layout.header_enums(), layout.STRUCTS)
     seam = render_header("blink/engine/batch.py", "BLINK_BATCH_LAYOUT_H", batch.header_enums(), batch.PARTS)
     seam = seam.replace("namespace blink {", '#include "ring_layout.h"\nnamespace blink {', 1)
-    return {"ring_layout.h": ring, "batch_layout.h": seam}
+    drivers = render_header("blink/backend/gpu/layout.py", "BLINK_LOOP_LAYOUT_H", {}, loop.PARTS)
+    return {"ring_layout.h": ring, "batch_layout.h": seam, "loop_layout.h": drivers}
 
 
 def main() -> int:

@@ -19,8 +19,8 @@
  *     plan      admission, preemption, the next batch        no batch in flight
  *     publish   tokens and statuses → G                      any time, between two harvests
  *
- * step() runs them in that order, for drivers that wait for each batch. A driver that stays resident beside the batch
- * calls begin(), launches, and calls attend() while the batch runs. */
+ * step() runs them in that order, for drivers that wait for each batch; decide() leaves the publish to the driver. A
+ * driver that stays resident beside the batch calls begin(), launches, and calls attend() while the batch runs. */
 #ifndef BLINK_SCHEDULER_CUH
 #define BLINK_SCHEDULER_CUH
 
@@ -40,16 +40,24 @@ BLINK_DEVICE bool batch_done(P &p, Sched &s) {
     return done;
 }
 
-/* Collective: one turn of a driver that runs each batch to its end before it calls again. While the batch of the last
- * decision has not finished, that decision is returned again: whoever takes over from a driver that died runs it. */
+/* Collective: one turn of a driver that runs each batch to its end before it calls again, but for the publish that must
+ * follow, now or beside the batch. While the batch of the last decision has not finished, that decision is returned
+ * again: whoever takes over from a driver that died runs it. */
 template <class P>
-BLINK_DEVICE Decision step(P &p, Sched &s) {
+BLINK_DEVICE Decision decide(P &p, Sched &s) {
     bool done = batch_done(p, s);
     if (done && s.in_flight) harvest(p, s);
     scan(p, s);
     if (done) plan(p, s);
-    publish(p, s);
     return s.decision;
+}
+
+/* Collective: a whole turn. */
+template <class P>
+BLINK_DEVICE Decision step(P &p, Sched &s) {
+    Decision d = decide(p, s);
+    publish(p, s);
+    return d;
 }
 
 /* Collective: for a resident driver, when batch_done(): the next decision, from what the last attend() saw. */

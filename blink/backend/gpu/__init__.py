@@ -1,0 +1,1 @@
+"""The scheduler on a GPU: its memory, the ring's, and the two drivers that turn it without the host."""

@@ -1,0 +1,48 @@
+"""An engine on a device: what it offers is graphs, one for each shape of a step.
+
+A driver on the device picks the graph and runs it; the host captures them at the start and is out of the way after
+that. Every graph works on the same step buffers, reads ``control`` for what it has to do, does nothing for rows and
+tokens past those that ``control`` names, and ends with ``control.done = control.step``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from blink.engine.batch import Kind
+from blink.gpu.cuda import Device, Stream
+from blink.gpu.graphs import Graph, capture, destroy_graph
+
+
+class CapturedEngine(Protocol):
+    """Makes the graphs of a model."""
+
+    def enqueue(self, kind: Kind, size: int, stream: Stream) -> None:
+        """Launch on ``stream`` the work of a step: DECODE of up to ``size`` rows, or PREFILL of ``size`` tokens.
+
+        Called while ``stream`` captures, so only kernels, copies and fills of fixed shape; memory is allocated before.
+        """
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """The captured steps: the decode buckets' first, then the prefill buckets', as the drivers number them."""
+
+    graphs: Sequence[Graph]
+    capture_s: float
+
+    def close(self) -> None:
+        """Release the graphs; what was made of them stays."""
+        for graph in self.graphs:
+            destroy_graph(graph)
+
+
+def capture_all(device: Device, engine: CapturedEngine, decode: Sequence[int], prefill: Sequence[int]) -> Graphs:
+    """Capture ``engine`` for every bucket of rows ``decode`` and of packed tokens ``prefill``."""
+    started = time.monotonic()
+    shapes = [(Kind.DECODE, n) for n in decode] + [(Kind.PREFILL, n) for n in prefill]
+    graphs = [capture(device, lambda stream, k=k, n=n: engine.enqueue(k, n, stream)) for k, n in shapes]  # type: ignore[misc]
+    return Graphs(graphs, time.monotonic() - started)

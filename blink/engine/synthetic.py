@@ -1,0 +1,76 @@
+"""An engine without a model, for tests and measurements of the scheduler on a device; see kernels/synthetic.cu."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import numpy.typing as npt
+
+from blink.engine.batch import Kind
+from blink.engine.device_buffers import DeviceBuffers
+from blink.gpu.cuda import Device, Stream, launch
+from blink.gpu.memory import DeviceMemory, mapped_words
+
+_NAMES = ("synthetic_hash", "synthetic_nothing", "synthetic_hold", "synthetic_done")
+_ROW_THREADS = 128
+_TRACE_HEAD = 16
+
+
+class SyntheticEngine:
+    """Answers with hashes of what a model would attend to, or, with ``hashes`` false, with token 0.
+
+    ``nodes`` is the number of kernels in each graph; with fewer than are needed there are as many as are needed.
+    ``trace`` is how many first prefills are remembered for :meth:`traced`. With ``may_hang``, a step runs for as long
+    as :attr:`held` is not 0.
+    """
+
+    def __init__(
+        self, device: Device, buffers: DeviceBuffers, *, pages: int, page_tokens: int, vocab: int, hashes: bool = True,
+        nodes: int = 1, trace: int = 0, may_hang: bool = False,
+    ) -> None:  # fmt: skip
+        self._kernels = device.kernels("synthetic.cu", _NAMES)
+        self._buffers, self._page_tokens, self._vocab = buffers, page_tokens, vocab
+        self._hashes, self._nodes = hashes, nodes
+        self._kv = DeviceMemory(device, 4 * pages * page_tokens, "synthetic keys and values")
+        self._trace = DeviceMemory(device, _TRACE_HEAD + 16 * trace, "the trace")
+        self._trace_size = trace
+        self.held: npt.NDArray[np.uint32] | None = None
+        if may_hang:
+            self.held, self._held_address = mapped_words(1)
+
+    def enqueue(self, kind: Kind, size: int, stream: Stream) -> None:
+        """See :class:`blink.engine.captured.CapturedEngine`."""
+        lanes = self._buffers.dims["lanes"]
+        used = 1 + self._hashes + (self.held is not None)
+        if self._hashes:
+            self._enqueue_hash(min(size, lanes), stream)
+        if self.held is not None:
+            launch(self._kernels["synthetic_hold"], 1, 1, [ctypes.c_uint64(self._held_address)], stream)
+        for _ in range(used, self._nodes):
+            launch(self._kernels["synthetic_nothing"], 1, 1, [], stream)
+        launch(self._kernels["synthetic_done"], 1, 1, [ctypes.c_uint64(self._buffers.address("control"))], stream)
+
+    def _enqueue_hash(self, rows: int, stream: Stream) -> None:
+        arguments = [
+            self._buffers.struct,
+            ctypes.c_uint64(self._kv.address),
+            ctypes.c_uint32(self._page_tokens),
+            ctypes.c_uint32(self._buffers.dims["lane_pages"]),
+            ctypes.c_uint32(self._vocab),
+            ctypes.c_uint64(self._trace.address),
+            ctypes.c_uint64(self._trace.address + _TRACE_HEAD),
+            ctypes.c_uint32(self._trace_size),
+        ]
+        launch(self._kernels["synthetic_hash"], rows, _ROW_THREADS, arguments, stream)
+
+    def traced(self) -> list[tuple[int, int]]:
+        """(step, seed) of each request that began to be prefilled, in the order of the steps; resumed ones again."""
+        count = min(int(self._trace.read(0, 4).view(np.uint32)[0]), self._trace_size)
+        entries = self._trace.read(_TRACE_HEAD, 16 * count).view(np.uint64).reshape(-1, 2)
+        return sorted((int(step), int(seed)) for seed, step in entries)
+
+    def close(self) -> None:
+        """Free the memory. No graph of this engine may run."""
+        self._kv.free()
+        self._trace.free()

@@ -1,0 +1,92 @@
+"""The CUDA driver through cuda-python: one device, and errors as BlinkError."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from cuda.bindings import driver
+
+from blink.errors import BlinkError
+from blink.gpu.toolchain import cached_kernels
+
+Kernel = Any
+Stream = Any
+
+
+def call(result: tuple[Any, ...], doing: str) -> Any:
+    """The value of a driver call, or None where it has none. Raises BlinkError naming what was being done."""
+    error, *values = result
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise BlinkError(f"{doing}: {describe(error)}", "look at docs/gpu.md for the traps, and at the driver's log")
+    return values[0] if values else None
+
+
+def describe(error: Any) -> str:
+    """Name and text of a CUresult."""
+    text = driver.cuGetErrorString(error)[1]
+    return f"{driver.CUresult(error).name} ({text.decode() if text else 'unknown'})"
+
+
+class Device:
+    """A CUDA device whose primary context is current in the calling thread.
+
+    ``arch`` is the target of its code, such as "sm_90"; ``stream`` is for work that begins and ends with a call of the
+    host, and never waits for another stream. Raises BlinkError where there is no such device.
+    """
+
+    def __init__(self, ordinal: int = 0) -> None:
+        # A module that is loaded when it is first used may wait for every running kernel, and ours never end.
+        os.environ["CUDA_MODULE_LOADING"] = "EAGER"
+        missing = "run on a machine with an NVIDIA GPU and its driver"
+        try:
+            (error,) = driver.cuInit(0)
+        except RuntimeError as e:
+            raise BlinkError(f"no CUDA driver: {e}", missing) from None
+        if error != driver.CUresult.CUDA_SUCCESS:
+            raise BlinkError(f"no CUDA device: {describe(error)}", missing)
+        self.handle = call(driver.cuDeviceGet(ordinal), f"CUDA device {ordinal}")
+        self.context = call(driver.cuDevicePrimaryCtxRetain(self.handle), "making the device's context")
+        self.make_current()
+        attribute = driver.CUdevice_attribute
+        major = self.attribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
+        minor = self.attribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+        self.arch = f"sm_{major}{minor}"
+        self.name = call(driver.cuDeviceGetName(128, self.handle), "the device's name").split(b"\0")[0].decode()
+        self.stream = self.new_stream()
+
+    def make_current(self) -> None:
+        """Use this device in the calling thread."""
+        call(driver.cuCtxSetCurrent(self.context), "choosing the device")
+
+    def attribute(self, attribute: Any) -> int:
+        """The value of a CUdevice_attribute."""
+        return int(call(driver.cuDeviceGetAttribute(attribute, self.handle), "reading a device attribute"))
+
+    def new_stream(self) -> Stream:
+        """A stream that the legacy default stream does not wait for."""
+        return call(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING), "making a stream")
+
+    def synchronize(self) -> None:
+        """Wait for what :attr:`stream` has to do."""
+        call(driver.cuStreamSynchronize(self.stream), "waiting for the device")
+
+    def free_memory(self) -> int:
+        """Bytes of device memory that nobody has taken."""
+        return int(call(driver.cuMemGetInfo(), "reading the device's memory"))
+
+    def kernels(self, source: str, names: Sequence[str], *, controls_graphs: bool = False) -> dict[str, Kernel]:
+        """The kernels ``names`` of kernels/``source``, compiled for this device and loaded for good."""
+        version = int(call(driver.cuDriverGetVersion(), "reading the driver's version"))
+        cubin = cached_kernels(source, self.arch, version, controls_graphs=controls_graphs)
+        module = call(driver.cuModuleLoadData(cubin), f"loading kernels/{source}")
+        return {n: call(driver.cuModuleGetFunction(module, n.encode()), f"kernel {n}") for n in names}
+
+
+def launch(kernel: Kernel, grid: int, block: int, arguments: Sequence[Any], stream: Stream) -> None:
+    """Launch ``kernel``, or capture its launch. ``arguments`` are ctypes values, one for each parameter."""
+    pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
+    result = driver.cuLaunchKernel(kernel, grid, 1, 1, block, 1, 1, 0, stream, ctypes.addressof(pointers), 0)
+    call(result, "launching a kernel")
