@@ -101,13 +101,13 @@ def _scheduling(config: ApplianceConfig, spec: ModelSpec, model: PreparedModel) 
 def _create_ring(
     config: ApplianceConfig, spec: ModelSpec, model: PreparedModel, scheduling: SchedulerConfig
 ) -> RingObjects:
-    geometry, e = config.ring.geometry(), config.engine
+    geometry, e, partitions = config.ring.geometry(), config.engine, config.ring.partitions
     require_room(config.instance.ring_dir, geometry.g_bytes + geometry.f_bytes)
     return RingObjects.create(
         config.instance.ring_dir,
         geometry,
         lanes=e.lanes,
-        queue_cap=scheduling.records,
+        queue_cap=scheduling.records // partitions * (partitions - 1),  # the rest is the operator's
         vocab=spec.vocab,
         max_context=e.max_context,
         ext_words=scheduling.ext_words,
