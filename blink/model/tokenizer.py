@@ -55,6 +55,7 @@ class Tokenizer:
         self.eos_ids = list(eos_ids)
         bos = self.special_tokens.get("bos_token")
         self.bos_id: int | None = None if bos is None else self._tokenizer.token_to_id(bos)
+        self._bytes: dict[int, bytes] = {}  # found so far
         self.vocab_size = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -79,6 +80,14 @@ class Tokenizer:
 
         The space that SentencePiece puts before a text is part of its first token here, and not of :meth:`decode`.
         """
+        known = self._bytes.get(token_id)
+        if known is None:
+            known = self._find_bytes(token_id)
+            if 0 <= token_id < self.vocab_size:
+                self._bytes[token_id] = known
+        return known
+
+    def _find_bytes(self, token_id: int) -> bytes:
         added = self._added.get(token_id)
         if added is not None:
             return str(added.content).encode()
