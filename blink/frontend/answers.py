@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from blink.frontend.logprobs import Entry, chat_logprobs, completion_logprobs
 from blink.frontend.toolcalls import ToolCall
 
 Json = dict[str, Any]
+dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 @dataclass
@@ -42,15 +44,25 @@ class Shape:
         self._tokenizer, self._with_logprobs = tokenizer, with_logprobs
         self.id = f"{self.prefix}-{secrets.token_hex(16)}"
         self._head = {"created": int(time.time()), "model": model, "system_fingerprint": fingerprint}
+        # The same in every event of a stream, and most of its bytes.
+        self._event = f'data: {dumps({"id": self.id, "object": self.chunk_name, **self._head})[:-1]},"choices":['
+        self._begun = set[int]()  # answers of which something was said
 
-    def envelope(self, choices: list[Json], *, chunk: bool) -> Json:
-        """The object around ``choices``."""
-        return {
-            "id": self.id,
-            "object": self.chunk_name if chunk else self.object_name,
-            **self._head,
-            "choices": choices,
-        }
+    def document(self, choices: list[Json]) -> Json:
+        """The whole answer around ``choices``."""
+        return {"id": self.id, "object": self.object_name, **self._head, "choices": choices}
+
+    def event(self, choices: str, usage: str | None) -> str:
+        """One event of a stream around ``choices`` and ``usage``, both JSON; without usage where it is None."""
+        end = "]}\n\n" if usage is None else f'],"usage":{usage}}}\n\n'
+        return f"{self._event}{choices}{end}"
+
+    def events(self, piece: Piece, usage: str | None) -> str:
+        """The events that say ``piece``."""
+        if piece.is_text and piece.index in self._begun:
+            return self.event(self.text(piece.index, piece.text), usage)
+        self._begun.add(piece.index)
+        return "".join(self.event(dumps(choice), usage) for choice in self.chunks(piece))
 
     def whole(self, index: int, answer: Whole) -> Json:
         """A choice of a whole answer."""
@@ -58,6 +70,10 @@ class Shape:
 
     def chunks(self, piece: Piece) -> list[Json]:
         """The choices with which a stream says ``piece``, one per chunk; the last has the finish reason, if any."""
+        raise NotImplementedError
+
+    def text(self, index: int, text: str) -> str:
+        """What :meth:`chunks` gives for a piece that is only text and not an answer's first, as JSON."""
         raise NotImplementedError
 
 
@@ -111,6 +127,10 @@ class ChatShape(Shape):
             chunks[-1]["finish_reason"] = piece.finish
         return chunks
 
+    def text(self, index: int, text: str) -> str:
+        """See :meth:`Shape.text`."""
+        return f'{{"index":{index},"delta":{{"content":{dumps(text)}}},"logprobs":null,"finish_reason":null}}'
+
 
 class CompletionShape(Shape):
     """Text completions. ``echo`` holds the text before each answer, by index; empty where none was asked for."""
@@ -142,3 +162,7 @@ class CompletionShape(Shape):
             rest = [] if chunks else piece.logprobs
             chunks.append(self._choice(piece.index, "", rest, piece.finish, bool(rest)))
         return chunks
+
+    def text(self, index: int, text: str) -> str:
+        """See :meth:`Shape.text`."""
+        return f'{{"index":{index},"text":{dumps(text)},"logprobs":null,"finish_reason":null}}'

@@ -31,7 +31,7 @@ class AnswerOptions:
     parallel_calls: bool = True
 
 
-@dataclass
+@dataclass(slots=True)
 class Piece:
     """News of one answer. ``finish`` is set on the last piece only."""
 
@@ -43,6 +43,11 @@ class Piece:
 
     def __bool__(self) -> bool:
         return bool(self.text or self.logprobs or self.calls or self.finish)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether there is text and nothing else."""
+        return bool(self.text) and not (self.logprobs or self.calls or self.finish)
 
 
 class Choice:

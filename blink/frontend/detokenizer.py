@@ -34,6 +34,7 @@ class Detokenizer:
         self._tokenizer = tokenizer
         self._skip_special = skip_special
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._open = False  # whether the decoder may hold bytes of an unfinished code point
         self._tail = incomplete_tail(b"".join(self._bytes(t) for t in prompt))
 
     def _bytes(self, token: int) -> bytes:
@@ -46,6 +47,10 @@ class Detokenizer:
             if 0x80 <= data[0] < 0xC0:  # a continuation byte: the answer goes on inside the prompt's code point
                 data = self._tail + data
             self._tail = b""
+        if data.isascii() and not self._open:
+            return data.decode("ascii")
+        if data:
+            self._open = not data.isascii()
         return self._decoder.decode(data)
 
     def flush(self) -> str:

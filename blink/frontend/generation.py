@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
-from blink.frontend.choice import Choice, Piece
+from blink.frontend.choice import FINISHED, Choice, Piece
+from blink.frontend.errors import ApiError
 from blink.frontend.tracker import Job
+from blink.ring.stream import Update
 
 GRACE_S = 5.0  # the scheduler ends a request at its deadline; past this much more nobody waits for it
 
@@ -17,26 +18,32 @@ class Generation:
 
     def __init__(self, job: Job, choices: Sequence[Choice], prompt_tokens: int, timeout_s: float) -> None:
         self.job, self.choices, self.prompt_tokens = job, choices, prompt_tokens
-        self._end = time.monotonic() + timeout_s + GRACE_S
+        job.limit(timeout_s + GRACE_S)
 
-    async def pieces(self) -> AsyncIterator[Piece]:
-        """Every piece of every answer, each answer's in order, until all are finished.
+    async def pieces(self) -> AsyncIterator[list[Piece]]:
+        """Every piece of every answer, each answer's in order, until all are finished; those that came together.
 
         An answer that ends by its text (a stop string, a tool call) is cancelled in the ring. Raises ApiError where an
         answer fails, and ClientGone.
         """
         unfinished = len(self.choices)
         while unfinished:
-            index, update = await self.job.next(max(0.0, self._end - time.monotonic()))
-            choice = self.choices[index]
-            if choice.finish is not None:
-                continue
-            piece = choice.feed(update.tokens, update.logprobs, update.reason)
-            if piece.finish is not None:
-                unfinished -= 1
-                self.job.finish(index, piece.finish)
-            if piece:
-                yield piece
+            pieces = list[Piece]()
+            try:
+                for index, update in (await self.job.news()).items():
+                    choice = self.choices[index]
+                    for piece in _fed(choice, update) if choice.finish is None else ():
+                        if piece.finish is not None:
+                            unfinished -= 1
+                            self.job.finish(index, piece.finish)
+                        if piece:
+                            pieces.append(piece)
+            except ApiError:
+                if pieces:
+                    yield pieces
+                raise
+            if pieces:
+                yield pieces
 
     def usage(self) -> dict[str, Any]:
         """Token counts so far."""
@@ -46,3 +53,12 @@ class Generation:
             "completion_tokens": completion,
             "total_tokens": self.prompt_tokens + completion,
         }
+
+
+def _fed(choice: Choice, update: Update) -> Iterator[Piece]:
+    """What ``update`` adds to ``choice``; text that came with a failure precedes it."""
+    if update.tokens and update.reason is not None and update.reason not in FINISHED:
+        yield choice.feed(update.tokens, update.logprobs, None)
+        update.tokens, update.logprobs = [], None
+    if choice.finish is None:
+        yield choice.feed(update.tokens, update.logprobs, update.reason)

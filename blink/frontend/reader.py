@@ -57,8 +57,7 @@ class TokenReader:
         while True:
             self._tracker.wake.clear()
             updates = self._client.poll(time.monotonic())
-            for update in updates:
-                self._tracker.dispatch(update)
+            self._tracker.dispatch(updates)
             self._watch()
             outstanding = len(self._tracker)
             await self._pause(pace.next(news=bool(updates), urgent=self._tracker.urgent, outstanding=outstanding))

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 import blink
-from blink.frontend.answers import ChatShape, CompletionShape, Shape, Whole
+from blink.frontend.answers import ChatShape, CompletionShape, Shape, Whole, dumps
 from blink.frontend.choice import Choice, Piece
 from blink.frontend.errors import CLIENT_CLOSED, ApiError, ClientGone, bad
 from blink.frontend.gate import record_of
@@ -19,7 +19,7 @@ from blink.frontend.metrics import CONTENT_TYPE
 from blink.frontend.parameters import answer_options, completion_prompts, submit_requests
 from blink.frontend.protocol import Body, ChatBody, CompletionBody, DetokenizeBody, GenerationBody, TokenizeBody, parse
 from blink.frontend.service import Frontend
-from blink.frontend.sse import DONE, EventStream, HangUp, event
+from blink.frontend.sse import DONE, EventStream, HangUp
 
 MAX_BODY_BYTES = 8 << 20
 
@@ -108,8 +108,9 @@ async def _answer(request: Request, body: GenerationBody, prompts: list[list[int
             events = _events(body, generation, shape, first, pieces)
             return EventStream(events, close=close, failed=failed, gone=job.hang_up)
         wholes = [Whole() for _ in choices]
-        async for piece in pieces:
-            wholes[piece.index].add(piece)
+        async for together in pieces:
+            for piece in together:
+                wholes[piece.index].add(piece)
     except ClientGone:
         close()
         return Response(status_code=CLIENT_CLOSED)
@@ -117,30 +118,23 @@ async def _answer(request: Request, body: GenerationBody, prompts: list[list[int
         close()
         raise
     close()
-    document = shape.envelope([shape.whole(i, w) for i, w in enumerate(wholes)], chunk=False)
+    document = shape.document([shape.whole(i, w) for i, w in enumerate(wholes)])
     return JSONResponse(document | {"usage": generation.usage()})
 
 
 async def _events(
-    body: GenerationBody, generation: Generation, shape: Shape, first: Piece, rest: AsyncIterator[Piece]
+    body: GenerationBody, generation: Generation, shape: Shape, first: list[Piece], rest: AsyncIterator[list[Piece]]
 ) -> AsyncIterator[bytes]:
-    """The events of a stream: chunks, the usage chunk if it was asked for, [DONE]."""
+    """The events of a stream: chunks, the usage chunk if it was asked for, [DONE]. Those that come together are one."""
 
-    def chunk(choices: list[dict[str, Any]], *, usage: bool) -> bytes:
-        document = shape.envelope(choices, chunk=True)
-        if usage:
-            document["usage"] = generation.usage()
-        elif body.include_usage:
-            document["usage"] = None
-        return event(document)
-
-    def say(piece: Piece) -> bytes:
-        return b"".join(chunk([choice], usage=body.continuous_usage) for choice in shape.chunks(piece))
+    def say(pieces: list[Piece]) -> bytes:
+        usage = dumps(generation.usage()) if body.continuous_usage else "null" if body.include_usage else None
+        return "".join([shape.events(piece, usage) for piece in pieces]).encode()
 
     yield say(first)
-    async for piece in rest:
-        yield say(piece)
-    end = chunk([], usage=True) if body.include_usage else b""
+    async for pieces in rest:
+        yield say(pieces)
+    end = shape.event("", dumps(generation.usage())).encode() if body.include_usage else b""
     yield end + DONE
 
 

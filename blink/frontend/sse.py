@@ -60,21 +60,57 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream."""
-
-        async def push(body: bytes, more: bool) -> None:
-            async with asyncio.timeout(SEND_TIMEOUT_S):
-                await send({"type": "http.response.body", "body": body, "more_body": more})
-
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
-            try:
-                async for data in self._events:
-                    await push(data, True)
-            except ApiError as e:
-                self._failed(e)
-                await push(event(e.body()), True)
-            await push(b"", False)
+            async with _Sender(send) as sender:
+                try:
+                    async for data in self._events:
+                        await sender.push(data)
+                except ApiError as e:
+                    self._failed(e)
+                    await sender.push(event(e.body()))
+                await sender.push(b"", more=False)
         except (ClientGone, OSError, TimeoutError):
             self._gone()
         finally:
             self._close()
+
+
+class _Sender:
+    """Sends the parts of a body. Raises TimeoutError once a part took SEND_TIMEOUT_S to twice that.
+
+    One timer looks now and then whether the send it saw last time still stands: a timeout of its own for each part
+    would cost more than the rest of an event.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._sends = self._seen = 0
+        self._sending = False
+        self._timeout = asyncio.timeout(None)
+
+    async def __aenter__(self) -> _Sender:
+        await self._timeout.__aenter__()
+        self._arm()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        self._timer.cancel()
+        await self._timeout.__aexit__(*error)
+
+    async def push(self, body: bytes, *, more: bool = True) -> None:
+        """Send ``body``."""
+        self._sends += 1
+        self._sending = True
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+        self._sending = False
+
+    def _arm(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(SEND_TIMEOUT_S, self._look)
+
+    def _look(self) -> None:
+        if self._sending and self._seen == self._sends:
+            self._timeout.reschedule(asyncio.get_running_loop().time())
+            return
+        self._seen = self._sends
+        self._arm()

@@ -30,41 +30,67 @@ class Track:
 
 
 class Job:
-    """The ring requests of one HTTP request, one per answer, and the news of all of them in order."""
+    """The ring requests of one HTTP request, one per answer, and their news until somebody takes them.
+
+    News of an answer that wait are merged, so a client that reads slowly costs no more than its text.
+    """
 
     def __init__(self, tracker: RequestTracker) -> None:
         self._tracker = tracker
-        self._news: asyncio.Queue[tuple[int, Update] | Exception] = asyncio.Queue()
+        self._updates: dict[int, Update] = {}  # by answer
+        self._failure: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._limit: asyncio.TimerHandle | None = None
         self.tracks: list[Track] = []
         self.gone = False
 
-    def put(self, news: tuple[int, Update] | Exception) -> None:
-        """Hand over an update, with the index of its answer, or the failure of the whole job."""
-        self._news.put_nowait(news)
+    def put(self, index: int, update: Update) -> None:
+        """Hand over news of answer ``index``."""
+        waiting = self._updates.get(index)
+        if waiting is None:
+            self._updates[index] = update
+        else:
+            waiting.merge(update)
+        self._wake()
 
-    async def next(self, timeout_s: float) -> tuple[int, Update]:
-        """The next update. Raises ApiError where the job failed or nothing came for ``timeout_s``, and ClientGone."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                news = await self._news.get()
-        except TimeoutError:
-            raise ApiError(504, f"scheduler: waited {timeout_s:.0f} s for the answer", code="timeout") from None
-        if isinstance(news, Exception):
-            raise news
-        return news
+    def fail(self, error: Exception) -> None:
+        """End the job for its reader, after the news that came before; the first failure counts."""
+        self._failure = self._failure or error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def limit(self, timeout_s: float) -> None:
+        """Fail the job if it is not closed within ``timeout_s``."""
+        error = ApiError(504, f"scheduler: waited {timeout_s:.0f} s for the answer", code="timeout")
+        self._limit = asyncio.get_running_loop().call_later(timeout_s, self.fail, error)
+
+    async def news(self) -> dict[int, Update]:
+        """What came since the last call, by answer, at least one. Raises what the job failed with."""
+        while not self._updates:
+            if self._failure is not None:
+                raise self._failure
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        updates, self._updates = self._updates, {}
+        return updates
 
     def finish(self, index: int, outcome: str) -> None:
         """Answer ``index`` is complete for its reader; what the ring still does for it is cancelled."""
         self._tracker.drop(self.tracks[index], outcome)
 
     def hang_up(self) -> None:
-        """The client is gone: cancel everything, and wake whoever waits in :meth:`next`."""
+        """The client is gone: cancel everything, and wake whoever waits in :meth:`news`."""
         self.gone = True
         self.close("abandoned")
-        self.put(ClientGone())
+        self.fail(ClientGone())
 
     def close(self, outcome: str) -> None:
         """End of the job, however it came about. Idempotent; answers that are complete stay so."""
+        if self._limit is not None:
+            self._limit.cancel()
         for track in self.tracks:
             self._tracker.drop(track, outcome)
 
@@ -106,28 +132,34 @@ class RequestTracker:
             self.wake.set()
         return job
 
-    def dispatch(self, update: Update) -> None:
-        """Note and hand over what the ring says about a request."""
-        track = self._tracks.get(update.handle)
-        ended = update.reason is not None or update.error is not None
-        if track is None:
-            return
-        if update.tokens:
-            track.last = time.monotonic()
-            self._metrics.output_tokens.inc(len(update.tokens))
-            if track.first is None:
-                track.first = track.last
-                self.urgent -= 1
-                self._metrics.ttft.observe(track.first - track.submitted)
-                self._gauges()
-            track.tokens += len(update.tokens)
-        if track.outcome is None:
-            if update.error is not None:
-                track.job.put(unavailable(*hop_of(update.error)))
-            else:
-                track.job.put((track.index, update))
-        if ended:
-            self._end(track, update.reason)
+    def dispatch(self, updates: Sequence[Update]) -> None:
+        """Note and hand over what one poll of the ring says about requests."""
+        now, tokens = time.monotonic(), 0
+        for update in updates:
+            track = self._tracks.get(update.handle)
+            if track is None:
+                continue
+            if update.tokens:
+                tokens += len(update.tokens)
+                track.tokens += len(update.tokens)
+                track.last = now
+                if track.first is None:
+                    self._first_token(track)
+            if track.outcome is None:
+                if update.error is not None:
+                    track.job.fail(unavailable(*hop_of(update.error)))
+                else:
+                    track.job.put(track.index, update)
+            if update.reason is not None or update.error is not None:
+                self._end(track, update.reason)
+        if tokens:
+            self._metrics.output_tokens.inc(tokens)
+
+    def _first_token(self, track: Track) -> None:
+        track.first = track.last
+        self.urgent -= 1
+        self._metrics.ttft.observe(track.first - track.submitted)
+        self._gauges()
 
     def drop(self, track: Track, outcome: str) -> None:
         """Nobody waits for ``track`` any more; cancel it in the ring unless it ended. Idempotent."""
@@ -141,7 +173,7 @@ class RequestTracker:
     def fail_all(self, error: ApiError) -> None:
         """End every job with ``error`` and cancel its requests."""
         for job in {track.job: None for track in self._tracks.values() if track.outcome is None}:
-            job.put(error)
+            job.fail(error)
             job.close("error")
 
     def _end(self, track: Track, reason: Reason | None) -> None:
@@ -160,9 +192,9 @@ class RequestTracker:
 
 
 def hop_of(cause: str) -> tuple[str, str]:
-    """Split "hop: what is wrong", as the ring client words it."""
+    """Split "hop: what is wrong", as the ring client words it; an epoch or a link that ended says only what is."""
     hop, colon, what = cause.partition(": ")
-    return (hop, what) if colon and hop in HOPS else ("ring", cause)
+    return (hop, what) if colon and hop in HOPS else ("link", cause)
 
 
-HOPS = ("link", "scheduler", "frontend", "ring")
+HOPS = ("link", "scheduler", "frontend")

@@ -42,6 +42,13 @@ class Update:
     reason: Reason | None = None
     error: str | None = None
 
+    def merge(self, later: Update) -> None:
+        """Take in the news that followed these of the same request."""
+        self.tokens += later.tokens
+        if self.logprobs is not None and later.logprobs is not None:
+            self.logprobs += later.logprobs
+        self.state, self.reason, self.error = later.state, later.reason, later.error
+
 
 @dataclass(slots=True)
 class Fetch:
@@ -102,17 +109,17 @@ class Outbox:
     """Updates that the current poll will return, one per request."""
 
     def __init__(self) -> None:
-        self._updates: dict[Handle, Update] = {}
+        self._updates: dict[Stream, Update] = {}
 
     def news(self, stream: Stream) -> Update | None:
         """The update of a live ``stream``, to be filled in; None where nobody waits for the stream."""
         if stream.handle is None or stream.lost or stream.finished:
             return None
-        update = self._updates.get(stream.handle)
+        update = self._updates.get(stream)
         if update is None:
             assert stream.request is not None
             logprobs: list[TokenLogprob] | None = None if stream.request.logprobs is None else []
-            update = self._updates[stream.handle] = Update(stream.handle, [], logprobs, stream.state)
+            update = self._updates[stream] = Update(stream.handle, [], logprobs, stream.state)
         update.state = stream.state
         return update
 

@@ -1,0 +1,111 @@
+"""News of a request between the token reader, which never waits, and the task that answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from blink.frontend.choice import AnswerOptions, Choice, Piece
+from blink.frontend.errors import ApiError, ClientGone, unavailable
+from blink.frontend.generation import Generation
+from blink.frontend.metrics import Metrics
+from blink.frontend.tracker import Job, RequestTracker, hop_of
+from blink.ring.client import RingClient
+from blink.ring.layout import Reason, State
+from blink.ring.stream import Handle, TokenLogprob, Update
+from tests.frontend.pieces import PieceTokenizer
+
+
+def new_job() -> Job:
+    return Job(RequestTracker(cast(RingClient, None), Metrics("m")))
+
+
+def update(*tokens: int, reason: Reason | None = None, logprobs: bool = False) -> Update:
+    records = [TokenLogprob(-float(t), []) for t in tokens] if logprobs else None
+    return Update(Handle(1, 0, 1), list(tokens), records, State.DECODE_PROCESSING, reason)
+
+
+def test_news_that_wait_are_merged_by_answer() -> None:
+    async def run() -> dict[int, Update]:
+        job = new_job()
+        job.put(1, update(1, logprobs=True))
+        job.put(0, update(7))
+        job.put(1, update(2, 3, logprobs=True))
+        job.put(1, update(reason=Reason.LENGTH, logprobs=True))
+        return await job.news()
+
+    news = asyncio.run(run())
+    assert list(news) == [1, 0]
+    assert (news[1].tokens, news[1].reason) == ([1, 2, 3], Reason.LENGTH)
+    assert [r.logprob for r in news[1].logprobs or ()] == [-1.0, -2.0, -3.0]
+    assert news[0].tokens == [7]
+
+
+def test_each_news_come_once_and_before_a_failure() -> None:
+    async def run() -> list[object]:
+        job, said = new_job(), list[object]()
+        waiting = asyncio.create_task(job.news())
+        await asyncio.sleep(0)
+        job.put(0, update(1))
+        said.append((await waiting)[0].tokens)
+        job.put(0, update(2))
+        job.fail(ClientGone())
+        job.fail(unavailable("link", "down"))
+        said.append((await job.news())[0].tokens)
+        for _ in range(2):
+            with pytest.raises(ClientGone):
+                await job.news()
+        return said
+
+    assert asyncio.run(run()) == [[1], [2]]
+
+
+def test_a_job_has_its_time() -> None:
+    async def late() -> ApiError:
+        job = new_job()
+        job.limit(0.01)
+        with pytest.raises(ApiError) as e:
+            await job.news()
+        return e.value
+
+    async def closed() -> bool:
+        job = new_job()
+        job.limit(0.01)
+        job.close("stop")
+        waiting = asyncio.create_task(job.news())
+        await asyncio.sleep(0.05)
+        return waiting.cancel()
+
+    assert (asyncio.run(late()).status, asyncio.run(closed())) == (504, True)
+
+
+def test_text_that_came_with_a_failure_precedes_it() -> None:
+    async def run() -> list[Piece]:
+        job, said = new_job(), list[Piece]()
+        job.put(0, update(0, 1))
+        job.put(0, update(0, reason=Reason.ERR_STOPPED))
+        choice = Choice(0, AnswerOptions(), PieceTokenizer([b"a", b"b"]))
+        pieces = Generation(job, [choice], 1, 5.0).pieces()
+        said += await anext(pieces)
+        with pytest.raises(ApiError) as e:
+            await anext(pieces)
+        assert e.value.status == 503
+        job.close("error")
+        return said
+
+    assert [p.text for p in asyncio.run(run())] == ["aba"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "hop"),
+    [
+        ("scheduler: stopped", ("scheduler", "stopped")),
+        ("frontend: 2 requests", ("frontend", "2 requests")),
+        ("backend not up: no ring", ("link", "backend not up: no ring")),
+        ("the link was down for 3 s", ("link", "the link was down for 3 s")),
+    ],
+)
+def test_a_failure_names_its_hop(cause: str, hop: tuple[str, str]) -> None:
+    assert hop_of(cause) == hop
