@@ -21,6 +21,7 @@ examples:
   blink status --config /etc/blink/local.toml       is it up, and what is it doing
   blink smoke --config /etc/blink/local.toml        does every hop work; --junit FILE for CI
   blink bench local --config /etc/blink/local.toml  what does this machine deliver
+  blink bench ring                                  what do the ring and one frontend worker carry
 
 exit codes: 0 all is well; 1 the cause and the remedy are on stderr; 2 the command line is wrong
 """
@@ -80,6 +81,14 @@ def _bench_local(args: argparse.Namespace) -> int:
     from blink.config import load_config
 
     return run(load_config(args.config), config_path=args.config, json_path=args.json)
+
+
+def _bench_ring(args: argparse.Namespace) -> int:
+    from blink.bench.ring import TRANSPORTS, run
+
+    chosen = TRANSPORTS if args.transport == "both" else (args.transport,)
+    rates = tuple(args.rate or (20_000.0,))
+    return run(chosen, streams=args.streams, rates=rates, seconds=args.seconds, device=args.device, json_path=args.json)
 
 
 def _status(args: argparse.Namespace) -> int:
@@ -185,7 +194,7 @@ def parser() -> argparse.ArgumentParser:
     smoke.add_argument("--list", action="store_true", help="name the checks and exit")
     smoke.set_defaults(run=_smoke)
 
-    bench = commands.add_parser("bench", help="measure a running appliance")
+    bench = commands.add_parser("bench", help="measure an appliance, or parts of one")
     bench_commands = bench.add_subparsers(dest="bench_command", required=True, metavar="WHAT")
     local = bench_commands.add_parser(
         "local",
@@ -196,6 +205,23 @@ def parser() -> argparse.ArgumentParser:
     _with_config(local)
     _with_json(local)
     local.set_defaults(run=_bench_local)
+    ring = bench_commands.add_parser(
+        "ring",
+        help="what the ring's transports, a client and a frontend worker carry",
+        description="Measure the operations of each transport of the ring, a ring client, and one frontend worker on "
+        "one core, which streams to SSE readers what a synthetic engine writes into the ring. Starts all that it needs "
+        "on this machine; no appliance has to run. A transport that the machine lacks is named with the reason.",
+    )
+    ring.add_argument("--transport", choices=["shm", "verbs", "both"], default="both", help="both, side by side")
+    ring.add_argument("--streams", type=int, default=128, metavar="N", help="streams at once (128)")
+    ring.add_argument(
+        "--rate", type=float, action="append", metavar="R",
+        help="tokens/s that the engine offers all streams together (20000); may be repeated",
+    )  # fmt: skip
+    ring.add_argument("--seconds", type=float, default=5.0, metavar="S", help="how long each rate is offered (5)")
+    ring.add_argument("--device", metavar="NAME", help="RDMA device, where there are several")
+    _with_json(ring)
+    ring.set_defaults(run=_bench_ring)
 
     status = commands.add_parser(
         "status",

@@ -33,7 +33,7 @@ def hardware() -> dict[str, str]:
 def versions() -> dict[str, str]:
     """Versions of Blink, Python, and the packages that do the work."""
     found = {"blink": f"{version('blink-serve')} release {release_id()}", "python": platform.python_version()}
-    for package in ("numpy", "tokenizers", "uvicorn", "httpx"):
+    for package in ("numpy", "tokenizers", "uvicorn", "uvloop", "httptools", "httpx"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
