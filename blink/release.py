@@ -6,6 +6,7 @@ Two halves of an appliance, or a process and the files on disk, run the same rel
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 from pathlib import Path
 
 import blink
@@ -25,3 +26,9 @@ def release_id(folders: list[Path] | None = None) -> str:
             digest.update(file.relative_to(folder).as_posix().encode() + b"\0")
             digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()[:16]
+
+
+@cache
+def running_release() -> str:
+    """The id of what was installed when this process first asked."""
+    return release_id()

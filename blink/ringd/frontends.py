@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from blink.config import RdmaConfig
 from blink.errors import BlinkError
-from blink.release import release_id
+from blink.release import running_release
 from blink.ring import handshake as hs
 from blink.ring.keys import KeyRing
 from blink.ring.verbs.connection import keep_alive
@@ -80,6 +80,7 @@ class Frontends:
         """Begin to accept. Raises BlinkError where the address cannot be had, or a key file is bad."""
         c = self._config
         KeyRing(c.key_file, c.next_key_file)
+        running_release()  # takes a while, the first time
         try:
             self._server = await asyncio.start_server(self._accept, str(c.ringd_address), c.ringd_port, limit=4096)
         except OSError as e:
@@ -134,6 +135,8 @@ class Frontends:
                 log.info("%s: partition %d: disconnected", peer, lease.partition)
         except OSError as e:
             log.info("%s: %s", peer, e.strerror or "connection lost")
+        except Exception:  # a defect must not reach other frontends
+            log.exception("%s: serving it failed", peer)
         finally:
             if lease is not None:
                 session = self._sessions.get(lease)
@@ -183,10 +186,12 @@ class Frontends:
         (self._leases.claim if worker else self._leases.observe)(lease)
         try:
             responder = ring.respond(hello.access, hello.partition, offer.endpoint)
-        except FabricError as e:
+        except BaseException as e:
             self._leases.release(lease)
-            raise Refused(f"ring host: {e}") from None
-        release = release_id().encode()
+            if isinstance(e, FabricError):
+                raise Refused(f"on the ring host: {e}") from None
+            raise
+        release = running_release().encode()
         regions = ring.regions(hello.access, hello.partition)
         answer = hs.Answer(ring.header.epoch, release, responder.endpoint, regions)
         session.open(responder, *exchange.answer(answer))

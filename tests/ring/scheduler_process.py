@@ -1,6 +1,6 @@
-"""The scheduler core with the toy model over a ring in shared memory, as a process: ``DIRECTORY SECONDS``.
+"""The scheduler core with the toy model over a ring in shared memory, as a process: ``DIRECTORY SECONDS [RUN_DIR]``.
 
-Prints one line when the ring is published, and the counters as JSON when it was told to stop (a line on stdin).
+With RUN_DIR it announces the ring to the blink-ringd there. Prints one line when the ring is published, and the counters as JSON when it was told to stop (a line on stdin).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 from blink.backend.scheduler import Scheduler, SchedulerConfig
@@ -16,6 +17,7 @@ from blink.engine.batch import Control, Kind
 from blink.engine.buffers import BatchBuffers
 from blink.ring.layout import Geometry
 from blink.ring.shm import RingObjects
+from blink.ringd.announce import Announcer
 from tests.ring.toy import run_model
 
 CONFIG = SchedulerConfig(
@@ -35,6 +37,7 @@ def main() -> int:
     buffers = BatchBuffers(CONFIG.dims)
     scheduler = Scheduler(CONFIG, GEOMETRY, ring.g, ring.f, buffers)
     ring.publish()
+    announcer = Announcer(Path(sys.argv[3]), ring) if len(sys.argv) > 3 else nullcontext()
     print("published", flush=True)
 
     def stop() -> None:
@@ -43,16 +46,17 @@ def main() -> int:
 
     threading.Thread(target=stop, daemon=True).start()
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        match scheduler.step().kind:
-            case Kind.PREFILL | Kind.DECODE:
-                run_model(buffers, CONFIG.vocab)
-            case Kind.STOP:
-                scheduler.check_integrity()
-                print(json.dumps(scheduler.counters()), flush=True)
-                return 0
-            case _:
-                time.sleep(0.0002)
+    with announcer:
+        while time.monotonic() < end:
+            match scheduler.step().kind:
+                case Kind.PREFILL | Kind.DECODE:
+                    run_model(buffers, CONFIG.vocab)
+                case Kind.STOP:
+                    scheduler.check_integrity()
+                    print(json.dumps(scheduler.counters()), flush=True)
+                    return 0
+                case _:
+                    time.sleep(0.0002)
     return 1
 
 

@@ -73,7 +73,7 @@ class Attempt:
             self.failure = str(e)
         except Exception as e:  # a defect must not look like an attempt that never ends
             log.exception("connecting to the ring failed")
-            self.failure = f"frontend: {type(e).__name__}: {e}"
+            self.failure = f"on the frontend: {type(e).__name__}: {e}"
         if self.failure:
             self._sock.close()
             self._cancelled.wait(PAUSE_S)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from blink.config import RdmaConfig
 from blink.errors import BlinkError
-from blink.release import release_id
+from blink.release import running_release
 from blink.ring import handshake as hs
 from blink.ring.keys import read_key
 from blink.ring.transport import Channel, Region
@@ -155,6 +155,7 @@ def connect(request: Request, fabric: Fabric, sock: socket.socket) -> Connection
         undo.callback(sock.close)
         undo.callback(fabric.close)
         key = read_key(config.key_file)
+        release = running_release().encode()  # takes a while, the first time
         try:
             sock.settimeout(config.handshake_timeout_s)
             sock.connect(address)
@@ -164,20 +165,20 @@ def connect(request: Request, fabric: Fabric, sock: socket.socket) -> Connection
             wire = Wire(sock, config.handshake_timeout_s)
             exchange = hs.ClientHandshake(key, request.access, request.partition)
             wire.send(exchange.hello())
-            offer = hs.Offer(request.holder, release_id().encode(), connection.local)
+            offer = hs.Offer(request.holder, release, connection.local)
             wire.send(exchange.offer(wire.receive(hs.Frame.CHALLENGE), offer))
             connection.establish(*exchange.accept(wire.receive(hs.Frame.ANSWER)))
         except hs.HandshakeError as e:
-            raise BlinkError(f"link: {where}: {e}", "its log names this frontend") from None
+            raise BlinkError(f"{where}: {e}", "its log names this frontend") from None
         except TimeoutError:
             raise BlinkError(
-                f"link: {where} did not answer for {config.handshake_timeout_s:g} s",
+                f"{where} did not answer for {config.handshake_timeout_s:g} s",
                 "check the cable, the address and the firewall, and that the host is up",
             ) from None
         except OSError as e:
-            raise BlinkError(f"link: {where}: {e.strerror}", "start blink-ringd there; check the address") from None
+            raise BlinkError(f"{where}: {e.strerror}", "start blink-ringd there; check the address") from None
         except FabricError as e:
-            raise BlinkError(f"frontend: {e}", "see `rdma link` and the kernel log") from None
+            raise BlinkError(f"on the frontend: {e}", "see `rdma link` and the kernel log") from None
         keep_alive(sock)
         sock.setblocking(False)
         undo.pop_all()

@@ -207,7 +207,7 @@ class VerbsQueuePair:
         v = verbs()
         number, psn = remote.qps[index]
         route = v.addr.GlobalRoute(
-            dgid=v.addr.GID(str(ipaddress.IPv6Address(remote.gid))),
+            dgid=v.addr.GID(remote.gid.hex(":", 2)),  # pyverbs takes no short form
             sgid_index=self._device.gid_index,
             hop_limit=HOP_LIMIT,
         )

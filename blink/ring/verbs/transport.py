@@ -54,10 +54,10 @@ class VerbsTransport:
 
     def reconnect(self) -> None:
         """Drop the link and begin to connect in the background."""
-        self._drop("reconnecting")
+        # Attempt after attempt keeps the reason of the last one: it says more than that there is another.
+        self._drop(self._detail or f"shaking hands with {self._peer}", LinkState.CONNECTING)
         old, self._connection = self._connection, None
         self._attempt = Attempt(self._request, self._open_fabric, old)
-        self._state, self._detail = LinkState.CONNECTING, f"link: shaking hands with {self._peer}"
 
     @property
     def _peer(self) -> str:
@@ -153,9 +153,9 @@ class VerbsTransport:
         except BlockingIOError:
             return
         except OSError as e:
-            return self._drop(f"link: the connection to {self._peer} broke ({e.strerror})")
+            return self._drop(f"the connection to {self._peer} broke ({e.strerror})")
         if not data:
-            return self._drop(f"link: {self._peer} closed the connection; it was stopped, or its log says why")
+            return self._drop(f"{self._peer} closed the connection; it was stopped, or its log says why")
         self._control += data
         try:
             if len(self._control) < hs.HEAD_SIZE:
@@ -165,11 +165,11 @@ class VerbsTransport:
                 return None
             kind, text = connection.session.read_notice(self._control[hs.HEAD_SIZE : hs.HEAD_SIZE + length])
         except hs.HandshakeError as e:
-            return self._drop(f"link: {self._peer} sent {e}")
+            return self._drop(f"{self._peer} sent {e}")
         if kind is hs.Ended.RING:
             self._ended, self._last_words = now, text
         else:
-            self._drop(f"link: {text}")
+            self._drop(text)
         return None
 
     def close(self) -> None:
