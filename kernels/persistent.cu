@@ -24,49 +24,54 @@ __device__ void launch_batch(CudaPlatform &p, Sched &s, LoopState &loop, const D
     s.batch.control->error = 1, s.batch.control->done = s.step_no; /* its rows end with ERR_ENGINE */
 }
 
-/* Collective: watches the batch to its end, and attends to the ring meanwhile. A batch that outlasts its budget is not
- * attended to: the beat stands still, which tells the frontend. */
-__device__ void watch(CudaPlatform &p, Sched &s, const LoopState &loop) {
+/* Collective: watches the batch until it has ended, or, with false, until the ring wants attention again. A batch that
+ * outlasts its budget gets the ring no more attention: the beat stands still, which tells the frontend. */
+__device__ bool watch(CudaPlatform &p, Sched &s, const LoopState &loop) {
     enum : uint32_t { WAIT, ATTEND, DONE };
-    uint64_t attended = p.now_ns();
+    uint64_t since = p.now_ns();
     for (;;) {
         if (p.tid() == 0) {
             uint64_t now = p.now_ns();
-            uint32_t verdict = now - attended > ATTEND_NS ? ATTEND : WAIT;
-            if (now - loop.busy_ns > s.config.step_budget_ms * NS_PER_MS) verdict = WAIT;
+            bool overdue = now - loop.busy_ns > s.config.step_budget_ms * NS_PER_MS;
+            uint32_t verdict = now - since > ATTEND_NS && !overdue ? ATTEND : WAIT;
             if (p.load_acquire(&s.batch.control->done) == s.step_no) verdict = DONE;
-            if (verdict == ATTEND) attended = now;
             p.shared().verdict = verdict;
         }
         p.sync();
         uint32_t verdict = p.shared().verdict;
         p.sync();
-        if (verdict == DONE) return;
-        if (verdict == ATTEND) attend(p, s);
+        if (verdict != WAIT) return verdict == DONE;
     }
 }
 
 }  // namespace
 
-/* `execs`: two graph execs for each graph, instantiated for launch from the device. */
-extern "C" __global__ void __launch_bounds__(MAX_THREADS)
+/* `execs`: two graph execs for each graph, instantiated for launch from the device. Registers are bounded so that a
+ * batch's blocks find room beside this one. */
+extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2)
     blink_resident(void *memory, LoopState *loop, const uint64_t *execs) {
     __shared__ Shared shared;
     CudaPlatform p{&shared};
     Sched &s = *static_cast<Sched *>(memory);
     if (p.tid() == 0) loop->executions++;
+    Decision d = {KIND_IDLE, 0, 0, 0};
+    /* Whoever starts this driver, and does not follow a window of its own, has news in the control word: attend first.
+     */
+    bool due = s.decision.kind == KIND_RELAUNCH;
     for (;;) {
-        /* A batch that another driver left behind is run again. */
-        Decision d = batch_done(p, s) ? begin(p, s) : s.decision;
-        if (p.tid() == 0) {
-            loop->turns++;
-            if (is_batch(d)) launch_batch(p, s, *loop, d, execs);
+        if (due) {
+            /* A batch that another driver left behind is run again. */
+            d = batch_done(p, s) ? begin(p, s) : s.decision;
+            if (p.tid() == 0) {
+                loop->turns++;
+                if (is_batch(d)) launch_batch(p, s, *loop, d, execs);
+            }
         }
         attend(p, s);
         if (d.kind == KIND_STOP) return;
         if (d.kind == KIND_RELAUNCH) break;
-        if (is_batch(d)) watch(p, s, *loop);
-        else rest(p, *loop);
+        due = !is_batch(d) || watch(p, s, *loop);
+        if (!is_batch(d)) rest(p, *loop);
     }
     if (p.tid() == 0) {
         cudaError_t error = cudaGraphLaunch(cudaGetCurrentGraphExec(), cudaStreamGraphTailLaunch);

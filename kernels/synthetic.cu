@@ -61,6 +61,13 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
 /* A node that does nothing, where the number of nodes is what matters. */
 extern "C" __global__ void synthetic_nothing() {}
 
+/* Fills the device: two blocks are all the threads that a multiprocessor holds. */
+extern "C" __global__ void __launch_bounds__(1024, 2) synthetic_fill(uint32_t rounds, float *never) {
+    float x = threadIdx.x, y = 1.0f;
+    for (uint32_t i = 0; i < rounds; i++) x = x * 0.999f + y, y = y * 0.998f + x;
+    if (x == -1.0f) *never = y;
+}
+
 /* Runs for as long as the host's word is not 0: a batch that hangs. */
 extern "C" __global__ void synthetic_hold(const uint32_t *held) {
     uint32_t value;

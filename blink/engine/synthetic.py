@@ -6,32 +6,37 @@ import ctypes
 
 import numpy as np
 import numpy.typing as npt
+from cuda.bindings import driver as cuda
 
 from blink.engine.batch import Kind
 from blink.engine.device_buffers import DeviceBuffers
 from blink.gpu.cuda import Device, Stream, launch
 from blink.gpu.memory import DeviceMemory, mapped_words
 
-_NAMES = ("synthetic_hash", "synthetic_nothing", "synthetic_hold", "synthetic_done")
+_NAMES = ("synthetic_hash", "synthetic_nothing", "synthetic_fill", "synthetic_hold", "synthetic_done")
 _ROW_THREADS = 128
 _TRACE_HEAD = 16
+_BLOCKS_PER_SM = 2
 
 
 class SyntheticEngine:
     """Answers with hashes of what a model would attend to, or, with ``hashes`` false, with token 0.
 
-    ``nodes`` is the number of kernels in each graph; with fewer than are needed there are as many as are needed.
+    ``nodes`` is the number of kernels in each graph; with fewer than are needed there are as many as are needed. Those
+    that do nothing are replaced by ones that fill the device for ``fill_rounds`` each, if that is not 0.
     ``trace`` is how many first prefills are remembered for :meth:`traced`. With ``may_hang``, a step runs for as long
     as :attr:`held` is not 0.
     """
 
     def __init__(
         self, device: Device, buffers: DeviceBuffers, *, pages: int, page_tokens: int, vocab: int, hashes: bool = True,
-        nodes: int = 1, trace: int = 0, may_hang: bool = False,
+        nodes: int = 1, fill_rounds: int = 0, trace: int = 0, may_hang: bool = False,
     ) -> None:  # fmt: skip
         self._kernels = device.kernels("synthetic.cu", _NAMES)
         self._buffers, self._page_tokens, self._vocab = buffers, page_tokens, vocab
-        self._hashes, self._nodes = hashes, nodes
+        self._hashes, self._nodes, self._fill_rounds = hashes, nodes, fill_rounds
+        count = cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+        self._full_grid = _BLOCKS_PER_SM * device.attribute(count)
         self._kv = DeviceMemory(device, 4 * pages * page_tokens, "synthetic keys and values")
         self._trace = DeviceMemory(device, _TRACE_HEAD + 16 * trace, "the trace")
         self._trace_size = trace
@@ -48,8 +53,14 @@ class SyntheticEngine:
         if self.held is not None:
             launch(self._kernels["synthetic_hold"], 1, 1, [ctypes.c_uint64(self._held_address)], stream)
         for _ in range(used, self._nodes):
-            launch(self._kernels["synthetic_nothing"], 1, 1, [], stream)
+            self._enqueue_filler(stream)
         launch(self._kernels["synthetic_done"], 1, 1, [ctypes.c_uint64(self._buffers.address("control"))], stream)
+
+    def _enqueue_filler(self, stream: Stream) -> None:
+        if not self._fill_rounds:
+            return launch(self._kernels["synthetic_nothing"], 1, 1, [], stream)
+        arguments = [ctypes.c_uint32(self._fill_rounds), ctypes.c_uint64(self._kv.address)]
+        return launch(self._kernels["synthetic_fill"], self._full_grid, 1024, arguments, stream)
 
     def _enqueue_hash(self, rows: int, stream: Stream) -> None:
         arguments = [

@@ -61,11 +61,31 @@ def compile_kernels(source: str, arch: str, *, controls_graphs: bool = False) ->
 
     ``controls_graphs``: the kernels launch graphs or set their conditions, and need the device runtime linked.
     """
-    _require_version()
-    path = kernel_folder() / source
+    text = (kernel_folder() / source).read_bytes()
     if not controls_graphs:
-        return _compile(path, arch, *OPTIONS)
-    return _link(_compile(path, arch, RELOCATABLE, *OPTIONS), source, arch)
+        return compile_text(text, source, arch)
+    return _link(compile_text(text, source, arch, RELOCATABLE), source, arch)
+
+
+def compile_text(text: bytes, name: str, arch: str, *options: str) -> bytes:
+    """The cubin of CUDA C++ ``text``, which may include the kernels' headers. Raises BlinkError with the log."""
+    _require_version()
+    error, program = nvrtc.nvrtcCreateProgram(text, name.encode(), 0, [], [])
+    assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS, error
+    try:
+        fixed = (f"--gpu-architecture={arch}", f"--include-path={kernel_folder()}", *OPTIONS)
+        every = [o.encode() for o in (*fixed, *options)]
+        (error,) = nvrtc.nvrtcCompileProgram(program, len(every), every)
+        if error != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            log = bytes(nvrtc.nvrtcGetProgramLogSize(program)[1])
+            nvrtc.nvrtcGetProgramLog(program, log)
+            said = " ".join(log.rstrip(b"\0").decode().split())
+            raise BlinkError(f"kernels/{name} does not compile: {said}", "report it, it is a defect")
+        cubin = bytes(nvrtc.nvrtcGetCUBINSize(program)[1])
+        nvrtc.nvrtcGetCUBIN(program, cubin)
+        return cubin
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
 
 
 def cached_kernels(
@@ -100,23 +120,6 @@ def _require_version() -> None:
             f"NVRTC is version {found[0]}.{found[1]}, not {wanted}",
             f"install nvidia-cuda-nvrtc, nvidia-nvjitlink and nvidia-cuda-runtime {wanted}",
         )
-
-
-def _compile(path: Path, arch: str, *more: str) -> bytes:
-    error, program = nvrtc.nvrtcCreateProgram(path.read_bytes(), path.name.encode(), 0, [], [])
-    assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS, error
-    try:
-        options = [o.encode() for o in (f"--gpu-architecture={arch}", f"--include-path={path.parent}", *more)]
-        (error,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-        if error != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            log = b" " * nvrtc.nvrtcGetProgramLogSize(program)[1]
-            nvrtc.nvrtcGetProgramLog(program, log)
-            raise BlinkError(f"{path} does not compile: {log.decode().strip()}", "report it, it is a defect")
-        cubin = bytes(nvrtc.nvrtcGetCUBINSize(program)[1])
-        nvrtc.nvrtcGetCUBIN(program, cubin)
-        return cubin
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
 
 
 def _link(cubin: bytes, name: str, arch: str) -> bytes:

@@ -16,8 +16,8 @@ from blink import core
 from blink.backend.scheduler import Decision, SchedulerConfig
 from blink.engine.batch import BATCH, DECISION, Control, Kind
 from blink.engine.buffers import BatchBuffers
+from blink.gpu.toolchain import compile_kernels
 from blink.ring.layout import Counter, Geometry, Reason
-from tests.kernels.device_build import compile_step
 from tests.kernels.ring_writer import CANARY, PAGE, Ring
 
 THREADS = 256
@@ -47,7 +47,7 @@ class Device:
         )  # fmt: skip
         self.arch = f"sm_{major}{minor}"
         self.kernels: dict[str, Any] = {}
-        self.load(compile_step(self.arch), "blink_init", "blink_step")
+        self.load(compile_kernels("step.cu", self.arch), "blink_init", "blink_step")
 
     def pinned(self, size: int) -> np.ndarray:
         """Zeroed u8 host memory that the device maps at its host address, with a page of canaries on either side."""

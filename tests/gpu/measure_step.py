@@ -14,9 +14,9 @@ from cuda.bindings import driver as cuda
 
 from blink.backend.scheduler import SchedulerConfig
 from blink.engine.batch import Kind
+from blink.gpu.toolchain import compile_text
 from blink.ring.layout import Geometry
 from tests.gpu.device_scheduler import Device, DeviceCore, PinnedBuffers, call
-from tests.kernels.device_build import compile_cubin
 from tests.kernels.ring_writer import Ring
 
 LAUNCHES = 200
@@ -91,7 +91,7 @@ def measure(device: Device, lanes: int, *, host: bool) -> tuple[float, float]:
 def main() -> None:
     """Print the table."""
     device = Device()
-    device.load(compile_cubin(ENGINE, device.arch), "engine")
+    device.load(compile_text(ENGINE, "engine", device.arch), "engine")
     print(f"{'ring in':8}{'lanes':>6}{'idle step':>12}{'decode step':>13}")
     for host in (True, False):
         for lanes in (8, 128, 256):

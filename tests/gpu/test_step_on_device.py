@@ -6,21 +6,13 @@ import pytest
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings")
 
-from cuda.bindings import driver
-
 from tests.kernels.random_use import RandomUse
 
 pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")
-def device() -> object:
-    try:
-        (error,) = driver.cuInit(0)
-    except RuntimeError as e:  # no libcuda
-        pytest.skip(f"needs a CUDA driver: {e}")
-    if error != driver.CUresult.CUDA_SUCCESS:
-        pytest.skip(f"needs a CUDA device: {error}")
+def device(gpu: object) -> object:
     from tests.gpu.device_scheduler import Device
 
     return Device()

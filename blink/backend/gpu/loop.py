@@ -56,6 +56,8 @@ class GpuLoop(ABC):
         """Seconds that instantiating and uploading took."""
         self.graph_bytes = max(0, before - self.device.free_memory())
         """Device memory that the executable graphs took, all together, as far as the driver tells."""
+        self.launch_s = 0.0
+        """Seconds that the last launch kept the host."""
 
     @abstractmethod
     def _build(self, graphs: Graphs) -> Exec:
@@ -63,7 +65,9 @@ class GpuLoop(ABC):
 
     def start(self) -> None:
         """Launch the loop. Returns at once; nothing on the host is needed from here on."""
+        started = time.perf_counter()
         call(driver.cuGraphLaunch(self._exec, self._stream), "launching the scheduler")
+        self.launch_s = time.perf_counter() - started
 
     def ended(self) -> bool:
         """Whether the device has left the loop. Raises BlinkError where the device failed."""

@@ -45,7 +45,8 @@ class DeviceScheduler:
 
     def counters(self) -> dict[str, int]:
         """Every counter by name, as of one moment; see :meth:`blink.backend.scheduler.Scheduler.counters`."""
-        return counters_of(self.memory.read(0, self.memory.size).ctypes.data)
+        copy = self.memory.read(0, self.memory.size)
+        return counters_of(copy.ctypes.data)
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless every page, lane and record is in exactly one place.

@@ -1,0 +1,92 @@
+"""Every kernel compiles for the GPU it is meant for, on a machine without one; what is compiled once is kept."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="needs cuda-bindings, nvidia-cuda-nvrtc and nvidia-nvjitlink")
+
+from blink.errors import BlinkError
+from blink.gpu import toolchain
+
+SOURCES = sorted(p.name for p in toolchain.kernel_folder().glob("*.cu"))
+GRAPHS = ("conditional.cu", "persistent.cu")
+EM_CUDA = 190
+
+
+def entries(cubin: bytes) -> set[str]:
+    """Names of the kernels in a cubin."""
+    return {name.decode() for name in re.findall(rb"\0\.text\.([A-Za-z_]\w*)(?=\0)", cubin)}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_kernels_compile_for_hopper(source: str) -> None:
+    cubin = toolchain.compile_kernels(source, "sm_90", controls_graphs=source in GRAPHS)
+    assert cubin[:4] == b"\x7fELF"
+    assert int.from_bytes(cubin[18:20], "little") == EM_CUDA
+    text = (toolchain.kernel_folder() / source).read_text()
+    kernels = set(re.findall(r"__global__ void(?:\s+__launch_bounds__\([^)]*\))?\s+(\w+)\(", text))
+    assert kernels
+    assert kernels <= entries(cubin)
+
+
+@pytest.fixture
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of sources that a test may change."""
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    (folder / "one.cu").write_text('#include "two.h"\nextern "C" __global__ void one(int *x) { *x = TWO; }\n')
+    (folder / "two.h").write_text("#define TWO 2\n")
+    monkeypatch.setattr(toolchain, "kernel_folder", lambda: folder)
+    toolchain.source_hash.cache_clear()
+    yield folder
+    toolchain.source_hash.cache_clear()
+
+
+def test_what_was_compiled_is_kept(kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = tmp_path / "cache"
+    first = toolchain.cached_kernels("one.cu", "sm_90", 13000, kept)
+    assert [p.read_bytes() for p in kept.iterdir()] == [first]
+    with monkeypatch.context() as without:
+        without.setattr(toolchain, "compile_kernels", lambda *a, **k: pytest.fail("compiled again"))
+        assert toolchain.cached_kernels("one.cu", "sm_90", 13000, kept) == first
+
+
+@pytest.mark.parametrize("change", ["header", "driver", "device", "options"])
+def test_a_change_compiles_anew(kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    kept, arch, version = tmp_path / "cache", "sm_90", 13000
+    toolchain.cached_kernels("one.cu", arch, version, kept)
+    match change:
+        case "header":
+            (kernels / "two.h").write_text("#define TWO 3\n")
+        case "driver":
+            version = 13010
+        case "device":
+            arch = "sm_100"
+        case "options":
+            monkeypatch.setattr(toolchain, "OPTIONS", ("--std=c++20",))
+    toolchain.source_hash.cache_clear()
+    toolchain.cached_kernels("one.cu", arch, version, kept)
+    assert len(list(kept.iterdir())) == 2
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(kernels: Path, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert toolchain.cached_kernels("one.cu", "sm_90", 13000, blocked / "cache")[:4] == b"\x7fELF"
+
+
+def test_an_error_names_the_file_and_what_the_compiler_said(kernels: Path) -> None:
+    (kernels / "one.cu").write_text("nonsense;\n")
+    with pytest.raises(BlinkError, match=r"one\.cu does not compile: .*nonsense"):
+        toolchain.compile_kernels("one.cu", "sm_90")
+
+
+def test_another_toolchain_is_refused(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code of a newer one would not load, with an error that names no cause."""
+    monkeypatch.setattr(toolchain, "CUDA_VERSION", (12, 9))
+    with pytest.raises(BlinkError, match=r"NVRTC is version 13\.0, not 12\.9"):
+        toolchain.compile_kernels("one.cu", "sm_90")
