@@ -9,6 +9,7 @@ from blink.config import ApplianceConfig
 from blink.errors import BlinkError
 from blink.output import write_json
 from blink.ring.connect import open_transport
+from blink.ring.health import phase_name
 from blink.ring.layout import Counter, Phase
 from blink.ring.observe import Observer
 
@@ -44,7 +45,11 @@ def status(config: ApplianceConfig) -> dict[str, Any]:
         return {**document, "cause": e.cause, "remedy": e.remedy}
     finally:
         ring.close()
-    state = {Phase.DRAINING: "draining", Phase.STOPPED: "stopped"}.get(seen.phase, "up")
+    state = {Phase.DRAINING: "draining", Phase.STOPPED: "stopped"}.get(seen.phase or Phase.IDLE, "up")
+    if seen.phase is None:
+        state = "down"
+        document["cause"] = "the scheduler publishes an unknown phase"
+        document["remedy"] = "install the same version of Blink on both machines"
     if age is None and seen.phase is not Phase.STOPPED:
         state = "stalled"
         document["cause"] = "the scheduler's beat stands"
@@ -53,7 +58,7 @@ def status(config: ApplianceConfig) -> dict[str, Any]:
         **document,
         "state": state,
         "epoch": f"{seen.header.epoch:016x}",
-        "phase": seen.phase.name.lower(),
+        "phase": phase_name(seen.phase),
         "next_beat_ms": None if age is None else round(age * 1000, 1),
         "fingerprint": seen.header.fingerprint.hex(),
         "lanes": {"used": seen.lanes_used, "total": seen.header.lanes},

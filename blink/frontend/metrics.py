@@ -16,8 +16,9 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from blink.ring import layout
+from blink.ring.counters import Counters
+from blink.ring.header import Header
 from blink.ring.health import RingHealth
-from blink.ring.observe import Observation
 
 MULTIPROC_DIR = "PROMETHEUS_MULTIPROC_DIR"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -66,7 +67,7 @@ class Metrics:
         """Count an HTTP response; ``path`` is a route, never what a client made up."""
         self._responses.labels(self._model, path, str(status)).inc()
 
-    def render(self, health: RingHealth | None, ring: Observation | None) -> bytes:
+    def render(self, health: RingHealth | None, header: Header | None, ring: Counters | None) -> bytes:
         """Everything in Prometheus' text format; the ring's part only as far as it can be read."""
         registry = CollectorRegistry()
         if MULTIPROC_DIR in os.environ:
@@ -74,7 +75,7 @@ class Metrics:
             own = b""
         else:
             own = generate_latest(self._registry)
-        registry.register(_Pull(lambda: _ring_metrics(health, ring)))
+        registry.register(_Pull(lambda: _ring_metrics(health, header, ring)))
         return own + generate_latest(registry)
 
 
@@ -100,7 +101,7 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"blink_{name}", text, value=value)
 
 
-def _ring_metrics(health: RingHealth | None, ring: Observation | None) -> Iterator[Metric]:
+def _ring_metrics(health: RingHealth | None, header: Header | None, ring: Counters | None) -> Iterator[Metric]:
     if health is not None:
         yield _gauge("up", "1 while requests are served", float(not health.down))
         yield _gauge("link_up", "1 while the link to the ring is up", float(health.link_up))
@@ -110,11 +111,11 @@ def _ring_metrics(health: RingHealth | None, ring: Observation | None) -> Iterat
             yield _gauge("scheduler_beat_age_seconds", "How long the scheduler's beat has stood", health.beat_age_s)
         if health.phase is not None:
             yield _gauge("scheduler_phase", "0 starting 1 idle 2 prefill 3 decode 4 draining 5 stopped", health.phase)
-    if ring is None:
+    if header is None or ring is None:
         return
-    yield _gauge("lanes", "Lanes of the scheduler", ring.header.lanes)
+    yield _gauge("lanes", "Lanes of the scheduler", header.lanes)
     yield _gauge("lanes_used", "Lanes with a running request", ring.lanes_used)
-    yield _gauge("kv_pages", "KV pages of the pool", ring.header.pages)
+    yield _gauge("kv_pages", "KV pages of the pool", header.pages)
     yield _gauge("kv_pages_used", "KV pages that belong to a request", ring.pages_used)
     yield _gauge("requests_held", "Requests in the scheduler: running, paused and waiting", ring.requests_held)
     for counter in layout.Counter:

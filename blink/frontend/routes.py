@@ -20,6 +20,7 @@ from blink.frontend.parameters import answer_options, completion_prompts, submit
 from blink.frontend.protocol import Body, ChatBody, CompletionBody, DetokenizeBody, GenerationBody, TokenizeBody, parse
 from blink.frontend.service import Frontend
 from blink.frontend.sse import DONE, EventStream, HangUp
+from blink.ring.health import phase_name
 
 MAX_BODY_BYTES = 8 << 20
 
@@ -209,7 +210,7 @@ async def health(request: Request) -> Response:
         "reason": trouble[1] if trouble else None,
         "partition": frontend.partition,
         "epoch": f"{ring.epoch:016x}",
-        "phase": ring.phase.name.lower() if ring.phase is not None else None,
+        "phase": None if ring.phase is None else phase_name(ring.phase),
         "beat_age_s": None if ring.beat_age_s is None else round(ring.beat_age_s, 3),
         "free_slots": ring.free_slots,
         "outstanding": ring.outstanding,
@@ -221,7 +222,7 @@ async def health(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Prometheus metrics."""
     frontend = _frontend(request)
-    text = frontend.metrics.render(frontend.client.health(), await frontend.observe())
+    text = frontend.metrics.render(frontend.client.health(), frontend.client.header, await frontend.counters())
     return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
 

@@ -19,10 +19,11 @@ from blink.model.chat import ChatTemplate
 from blink.model.prepared import PreparedModel
 from blink.ring.client import RingClient
 from blink.ring.connect import open_transport
+from blink.ring.counters import Counters
 from blink.ring.header import Header
 from blink.ring.lease import PartitionLease
-from blink.ring.observe import Observation, Observer
 
+COUNTERS_S = 1.0  # how long a scrape waits for the scheduler's counters
 RELEASE_S = 2.0  # how long a stopping worker waits for the scheduler to confirm its last cancels
 
 log = logging.getLogger("blink.frontend")
@@ -122,22 +123,22 @@ class Frontend:
                 code="model_not_found",
             )
 
-    async def observe(self) -> Observation | None:
+    async def counters(self) -> Counters | None:
         """The scheduler's counters; None where they cannot be read now."""
+        found: asyncio.Future[Counters] = asyncio.get_running_loop().create_future()
 
-        def read() -> Observation | None:
-            try:
-                observer = Observer(open_transport(self.config, self.partition, observe=True))
-            except BlinkError:
-                return None
-            try:
-                return observer.observe()
-            except BlinkError:
-                return None
-            finally:
-                observer.close()
+        def arrived(counters: Counters) -> None:
+            if not found.done():
+                found.set_result(counters)
 
-        return await asyncio.to_thread(read) if self.client.health().link_up else None
+        if not self.client.read_counters(arrived):
+            return None
+        self.tracker.wake.set()
+        try:
+            async with asyncio.timeout(COUNTERS_S):
+                return await found
+        except TimeoutError:  # the link was lost meanwhile
+            return None
 
 
 def _chat_template(model: PreparedModel, config: ApplianceConfig) -> ChatTemplate | None:

@@ -6,11 +6,14 @@ bounded cycle. The order payload → completion → doorbell is that of docs/pro
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from blink.errors import BlinkError
 from blink.ring.arena import ArenaFullError
+from blink.ring.counters import Counters, parse_counters
 from blink.ring.header import Header
 from blink.ring.health import Pulse, RingHealth
-from blink.ring.layout import F_HEAD, G_HEAD, STATUS
+from blink.ring.layout import F_HEAD, G_HEAD, HEADER, STATUS
 from blink.ring.lease import PartitionLease
 from blink.ring.link import Link, Stage
 from blink.ring.reader import Reader, status_words
@@ -120,6 +123,16 @@ class RingClient:
             outstanding=len(partition.streams) if partition else 0,
             down=down,
         )
+
+    def read_counters(self, then: Callable[[Counters], None]) -> bool:
+        """Read the scheduler's counters; a later :meth:`poll` hands them to ``then``, unless the link is lost first.
+
+        False, and nothing is read, while there is no link.
+        """
+        if not self._link.up:
+            return False
+        self._work.read(Region.H, 0, HEADER.size, lambda data: then(Counters(parse_counters(data))))
+        return True
 
     def close(self) -> None:
         """Drop the link and the lease. Requests in flight stay in the ring until their partition is taken over."""

@@ -6,9 +6,24 @@ from dataclasses import dataclass
 
 from blink.ring.layout import Phase
 
-STALL_S = 2.0  # a beat that stands longer, and longer than twice the published budget, means a dead scheduler
+STALL_S = 2.0
 
 _PHASES = {int(p): p for p in Phase}
+
+
+def stall_after_s(budget_s: float) -> float:
+    """How long a beat may stand in a phase of that budget before it means a dead scheduler."""
+    return max(STALL_S, 2 * budget_s)
+
+
+def known_phase(raw: int) -> Phase | None:
+    """The phase that the scheduler published; None for one that this version does not know."""
+    return _PHASES.get(raw)
+
+
+def phase_name(phase: Phase | None) -> str:
+    """``phase`` as people read it."""
+    return "unknown" if phase is None else phase.name.lower()
 
 
 @dataclass(frozen=True)
@@ -44,7 +59,7 @@ class Pulse:
             self._changed = now
         if beat != self._beat:
             self._beat, self._changed = beat, now
-        self.phase = _PHASES.get(phase)
+        self.phase = known_phase(phase)
         self._budget_s = budget_ms / 1000
         self._read = now
 
@@ -60,16 +75,16 @@ class Pulse:
     @property
     def stalled(self) -> bool:
         """Whether the beat stands longer than the scheduler said it might."""
-        return self.age is not None and self.age > max(STALL_S, 2 * self._budget_s)
+        return self.age is not None and self.age > stall_after_s(self._budget_s)
 
     def trouble(self) -> str:
         """What is wrong with the scheduler, empty if nothing is."""
         if self.age is None:
             return "scheduler: its state has not been read yet"
-        phase = self.phase.name if self.phase is not None else "unknown"
         if self.phase is Phase.STOPPED:
             return "scheduler: stopped"
         if self.stalled:
+            phase = phase_name(self.phase)
             return f"scheduler: no beat for {self.age:.1f} s in phase {phase}, budget {self._budget_s:.1f} s"
         if self.phase is Phase.DRAINING:
             return "scheduler: draining, takes no new requests"

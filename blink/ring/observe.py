@@ -3,55 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from blink.errors import BlinkError
+from blink.ring.counters import Counters, parse_counters
 from blink.ring.header import Header
-from blink.ring.layout import G_HEAD, HEADER, Counter, Phase, Reason
+from blink.ring.health import known_phase, stall_after_s
+from blink.ring.layout import G_HEAD, HEADER, Phase
 from blink.ring.transport import Bytes, LinkState, Region, Transport
 
 READ_TIMEOUT_S = 5.0
-STALL_S = 2.0
-_COUNTERS = HEADER.offset("counters")
 _G_HEAD = G_HEAD.dtype()
 
 
 @dataclass(frozen=True)
-class Observation:
-    """A ring at one moment. ``beat`` grows with every scheduler step; ``budget_s`` is what the phase may last."""
+class Observation(Counters):
+    """A ring at one moment. ``beat`` grows with every scheduler step; ``budget_s`` is what the phase may last.
+
+    ``phase`` is None where the scheduler publishes one that this version does not know.
+    """
 
     header: Header
-    counters: tuple[int, ...]
-    phase: Phase
+    phase: Phase | None
     beat: int
     budget_s: float
-
-    def counter(self, counter: Counter) -> int:
-        """The value of one counter."""
-        return self.counters[counter]
-
-    @property
-    def finished(self) -> Mapping[Reason, int]:
-        """Requests that have ended, by reason."""
-        return {r: self.counters[Counter.FINISHED_BASE + r] for r in Reason if self.counters[Counter.FINISHED_BASE + r]}
-
-    @property
-    def lanes_used(self) -> int:
-        """Lanes with a running request."""
-        return self.counter(Counter.LANES_TAKEN) - self.counter(Counter.LANES_RETURNED)
-
-    @property
-    def pages_used(self) -> int:
-        """KV pages that belong to a request."""
-        return self.counter(Counter.PAGES_TAKEN) - self.counter(Counter.PAGES_RETURNED)
-
-    @property
-    def requests_held(self) -> int:
-        """Requests that were claimed and have not ended: running, paused and waiting for a lane."""
-        return self.counter(Counter.RECORDS_TAKEN) - self.counter(Counter.RECORDS_RETURNED)
 
 
 class Observer:
@@ -90,17 +67,16 @@ class Observer:
         raise BlinkError(f"waited {READ_TIMEOUT_S:g} s for {what}", "the link to the ring is stuck; restart it")
 
     def observe(self) -> Observation:
-        """The ring now. Counters are read one after the other, so differences of two may be off by one step."""
+        """The ring now. Raises BlinkError where the ring is broken, and as :meth:`read`."""
         raw = self.read(Region.H, 0, HEADER.size)
         head = np.frombuffer(self.read(Region.G, 0, G_HEAD.size).tobytes(), _G_HEAD)[0]
-        counters = np.frombuffer(raw.tobytes(), "<u8", count=128, offset=_COUNTERS)
         header = Header.decode(raw, "the ring")
         if int(head["epoch"]) != header.epoch:
             raise BlinkError("the partition's epoch is not the ring's", "the backend wrote a broken ring; restart it")
         return Observation(
+            parse_counters(raw),
             header,
-            tuple(int(c) for c in counters),
-            Phase(int(head["phase"])),
+            known_phase(int(head["phase"])),
             int(head["beat"]),
             int(head["budget_ms"]) / 1000,
         )
@@ -108,12 +84,11 @@ class Observer:
     def wait_for_beat(self) -> float | None:
         """Seconds until the beat moves, watched from now on; None where it stands too long.
 
-        Too long is the protocol's max(2 s, 2 budgets): then the scheduler is dead or stopped. Raises BlinkError where
-        the ring is removed or replaced meanwhile.
+        Then the scheduler is dead or stopped. Raises BlinkError where the ring is removed or replaced meanwhile.
         """
         last = self.observe()
         first, start = last.beat, time.monotonic()
-        while (age := time.monotonic() - start) < max(STALL_S, 2 * last.budget_s):
+        while (age := time.monotonic() - start) < stall_after_s(last.budget_s):
             last = self.observe()
             if last.beat != first:
                 return age

@@ -6,6 +6,7 @@ import secrets
 
 import numpy as np
 
+from blink.ring.health import phase_name
 from blink.ring.layout import Counter, Phase, State
 from blink.ring.transport import Region
 from blink.smoke.check import Check, CheckError, Deadline
@@ -36,12 +37,12 @@ def ring(context: Context, deadline: Deadline) -> str:
             "the model folder changed under a running backend: restart backend and frontend",
         )
     if seen.phase in (Phase.DRAINING, Phase.STOPPED):
-        raise CheckError(f"the scheduler is {seen.phase.name.lower()}", "the backend was told to stop: start it again")
+        raise CheckError(f"the scheduler is {phase_name(seen.phase)}", "the backend was told to stop: start it again")
     deadline.left("the scheduler's beat")
     age = context.observer.wait_for_beat()
     if age is None:
         raise CheckError(
-            f"the scheduler's beat stands at {seen.beat} in phase {seen.phase.name.lower()}",
+            f"the scheduler's beat stands at {seen.beat} in phase {phase_name(seen.phase)}",
             "the backend was killed, stopped or hangs: look at its process and its log",
         )
     return f"epoch {seen.header.epoch:016x}, {seen.header.geometry.slots} slots, beat within {age * 1000:.1f} ms"

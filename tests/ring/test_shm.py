@@ -382,7 +382,7 @@ def test_health_names_the_hop(directory: Path, client: RingClient) -> None:
     client.poll(now + 6.9)
     health = client.health()
     assert health.stalled
-    assert health.down.startswith("scheduler: no beat for 6.4 s in phase DECODE, budget 3.0 s")
+    assert health.down.startswith("scheduler: no beat for 6.4 s in phase decode, budget 3.0 s")
     for phase, said in ((Phase.DRAINING, "draining"), (Phase.STOPPED, "stopped"), (Phase.STARTING, "starting")):
         host.beat(phase)
         client.poll(now + 7)
