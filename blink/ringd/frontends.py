@@ -18,6 +18,7 @@ from blink.ringd.leases import Lease, LeaseHeld, Leases
 from blink.ringd.registration import RegisteredRing, Responder
 
 STRANGERS = 32  # connections that may be in the middle of a handshake
+CLOSE_S = 2.0
 REPEAT_S = 60.0  # the same refusal of the same host is logged no more often
 
 log = logging.getLogger("blink.ringd")
@@ -74,7 +75,7 @@ class Frontends:
         self._strangers = 0
         self._logged: dict[tuple[str, str], float] = {}
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def listen(self) -> None:
         """Begin to accept. Raises BlinkError where the address cannot be had, or a key file is bad."""
@@ -110,9 +111,10 @@ class Frontends:
         if self._server is not None:
             self._server.close()
         self.drop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._connections.values():
+            writer.close()  # which ends what its task waits for
+        if self._connections:
+            await asyncio.wait(self._connections, timeout=CLOSE_S)
 
     def _forget(self, lease: Lease) -> None:
         self._leases.release(lease)
@@ -121,8 +123,8 @@ class Frontends:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._connections[task] = writer
+        task.add_done_callback(self._connections.pop)
         host, port = writer.get_extra_info("peername")[:2]
         peer = f"{host} port {port}"
         lease: Lease | None = None

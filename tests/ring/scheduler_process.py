@@ -1,6 +1,7 @@
 """The scheduler core with the toy model over a ring in shared memory, as a process: ``DIRECTORY SECONDS [RUN_DIR]``.
 
-With RUN_DIR it announces the ring to the blink-ringd there. Prints one line when the ring is published, and the counters as JSON when it was told to stop (a line on stdin).
+Prints one line when the ring is published, and the counters as JSON when it was told to stop (a line on stdin). With
+RUN_DIR it announces the ring to the blink-ringd there.
 """
 
 from __future__ import annotations

@@ -112,26 +112,30 @@ def permissions(config: ApplianceConfig) -> Json:
         connection = transport.connection
         assert connection is not None
         assert connection.writes is not None
-        before = finish(transport, transport.post_read(Region.H, 0, PAGE))
+        before = finish(transport, transport.post_read(region, 0, 8))
         place = connection.region(region)
         connection.writes.write([(place.address + beyond * place.length, b"\xff" * 8)], place.rkey, 999)
-        landed = finish(transport, 999) is not None
-        detail = transport.detail
+        landed, detail = finish(transport, 999) is not None, transport.detail
         assert settle(transport) == "", transport.detail
-        after = finish(transport, transport.post_read(Region.H, 0, PAGE))
-        assert before is not None
-        assert after is not None
-        outcome[name] = {"landed": landed, "detail": detail, "changed": before[:0x400] != after[:0x400]}
+        after = finish(transport, transport.post_read(region, 0, 8))
+        outcome[name] = {"landed": landed, "detail": detail, "changed": before is None or before != after}
         transport.close()
-    transport = worker(config)
-    assert settle(transport) == "", transport.detail
-    connection = transport.connection
-    assert connection is not None
-    place = connection.region(Region.G)  # the queue pair for reads may not write F either
-    lane = connection.reads[Channel.STATUS]
-    lane.read(place.address + place.length, place.rkey, 8, 5)
-    outcome["read beyond G"] = {"landed": finish(transport, 5) is not None, "detail": transport.detail}
-    transport.close()
+    for name, region, read in (
+        ("read beyond G", Region.G, True),
+        ("write F on a queue pair for reads", Region.F, False),
+    ):
+        transport = worker(config)
+        assert settle(transport) == "", transport.detail
+        connection = transport.connection
+        assert connection is not None
+        place, lane = connection.region(region), connection.reads[Channel.STATUS]
+        if read:
+            lane.read(place.address + place.length, place.rkey, 8, 999)
+        else:
+            lane._read = False
+            lane.write([(place.address + 8, b"\xff" * 8)], place.rkey, 999)
+        outcome[name] = {"landed": finish(transport, 999) is not None, "detail": transport.detail, "changed": False}
+        transport.close()
     return outcome
 
 
