@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason=
 
 @pytest.fixture(params=["system", "user"])
 def units(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, list[Path]]:
-    """The scope, and the target and both services in it."""
+    """The scope, and the target and its services in it."""
     common = {
         "blink_appliance": "test",
         "blink_state_dir": str(tmp_path),
@@ -26,12 +26,15 @@ def units(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, list[Pat
         "service_stamp": "0" * 64,
         "service_stop_s": 30,
     }
-    backend = {"service_description": "scheduler and engine", "service_after": [], "service_notifies": True}
-    frontend = {"service_description": "HTTP API", "service_after": ["backend"], "service_notifies": False}
+    plain = {"service_after": [], "service_notifies": True, "service_rdma": False}
+    backend = plain | {"service_description": "scheduler and engine"}
+    ringd = plain | {"service_description": "RDMA registrations and handshake", "service_rdma": True}
+    frontend = plain | {"service_description": "HTTP API", "service_after": ["backend"], "service_notifies": False}
     rendered = []
     for name, template, variables in (
         ("blink-test.target", "target", {}),
         ("blink-test-backend.service", "unit", {**backend, "service_argv": [str(BIN / "blink"), "backend"]}),
+        ("blink-test-ringd.service", "unit", {**ringd, "service_argv": [str(BIN / "blink"), "ringd"]}),
         ("blink-test-frontend.service", "unit", {**frontend, "service_argv": [str(BIN / "blink"), "frontend"]}),
     ):
         arguments = f"src={ROOT}/roles/service/templates/{template}.j2 dest={tmp_path / name} mode=0644"
