@@ -8,6 +8,7 @@ TESTS  ?=
 PORT   ?=
 STATE  ?=
 ARGS   ?=
+HOST   ?= gpu01
 
 export PATH := $(VENV)/bin:$(PATH)
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
@@ -19,10 +20,10 @@ config   := $(if $(STATE),$(abspath $(STATE)),$(CURDIR)/.state)/blink.toml
 playbook := ansible-playbook $(settings)
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status smoke bench test parity lint format generate lock clean
+.PHONY: help up down status smoke bench test gpu lab lab-up lab-down lab-ssh parity lint format generate lock clean
 
 help: ## print this table
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 up: $(VENV)/.control ## install and start the appliance on this machine (PORT=8000, STATE=.state)
 	@$(playbook) site.yml
@@ -41,6 +42,21 @@ bench: ## measure the running appliance
 
 test: $(VENV)/.dev ## run the tests, all or TESTS='-k ring'
 	@pytest $(TESTS)
+
+gpu: $(VENV)/.dev ## run the tests that need a CUDA device, and say why where there is none
+	@pytest -m gpu -rs tests/gpu $(TESTS)
+
+lab: $(VENV)/.dev ## deploy to two virtual machines with RDMA, test them, cut cables; needs QEMU
+	@scripts/lab
+
+lab-up: $(VENV)/.dev ## boot these machines and deploy to them
+	@scripts/lab up
+
+lab-down: $(VENV)/.dev ## turn them off
+	@python -m images.lab down
+
+lab-ssh: $(VENV)/.dev ## a shell on one of them (HOST=gpu01)
+	@python -m images.lab ssh $(HOST)
 
 parity: $(VENV)/.parity ## compare the reference engine with transformers, token by token
 	@pytest -m parity $(TESTS)
