@@ -50,7 +50,7 @@ lab: $(VENV)/.dev ## deploy to two virtual machines with RDMA, test them, cut ca
 	@scripts/lab
 
 lab-up: $(VENV)/.dev ## boot these machines and deploy to them
-	@scripts/lab up
+	@scripts/lab up $(ARGS)
 
 lab-down: $(VENV)/.dev ## turn them off
 	@python -m images.lab down
