@@ -28,7 +28,7 @@ def models() -> Path:
         archive = cache / f"llama_cpp_python-{VERSION}.tar.gz"
         if not archive.exists():
             subprocess.run(
-                [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:",
+                [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "llama-cpp-python",
                  "--dest", cache, f"llama-cpp-python=={VERSION}"],
                 check=True, timeout=600,
             )  # fmt: skip
