@@ -19,6 +19,7 @@ from blink.ring.transport import Bytes, Channel, Region
 from blink.ring.work import WorkQueue
 
 FETCH_TOKENS = 4096  # most tokens that one arena read asks for
+SLOTS_PER_SLAB = 256  # most slots that one slab advances: bounds how long the worker's other work waits
 _STATES = {int(s) for s in State} - {State.EMPTY, State.PREFILL_PENDING}
 _REASONS = {int(r) for r in Reason} - {Reason.NONE}
 
@@ -32,6 +33,7 @@ class Reader:
     def __init__(self, partition: Partition, work: WorkQueue, outbox: Outbox, broken: Callable[[Stream], None]) -> None:
         self._partition, self._work, self._outbox, self._broken = partition, work, outbox, broken
         self._seen = np.zeros(partition.geometry.slots_per_part, np.uint64)
+        self._next = 0  # slot from which a slab with too many changes is searched
         self._hints = partition.header.vocab <= HINT_TOKEN_LIMIT
         self.hinted = self.fetched = 0  # tokens that came from w1, and from the arena
 
@@ -42,17 +44,31 @@ class Reader:
         self._seen.fill(0xFFFF_FFFF_FFFF_FFFF)
 
     def slab(self, status: npt.NDArray[np.uint64]) -> None:
-        """Take in the status slab, u64, shape [n, 2]; only occupied slots whose w0 changed are looked at."""
+        """Take in the status slab, u64, shape [n, 2]; only occupied slots whose w0 changed are looked at.
+
+        Of more than SLOTS_PER_SLAB changes the rest waits for the next slab.
+        """
         w0 = status[:, 0]
         changed = np.flatnonzero((w0 != self._seen) & self._partition.slots.busy)
-        self._seen[:] = w0
         if not len(changed):
             return
+        if len(changed) > SLOTS_PER_SLAB:
+            changed = self._choose(changed)
+        self._seen[changed] = w0[changed]
         for slot, a, b in zip(changed.tolist(), w0[changed].tolist(), status[changed, 1].tolist(), strict=True):
             stream = self._partition.streams[slot]
             if a >> 48 == stream.gen & 0xFFFF:
                 stream.latest = (a, b)
                 self._advance(stream)
+
+    def _choose(self, changed: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+        """SLOTS_PER_SLAB of ``changed``, shape [SLOTS_PER_SLAB]: first those that wait for their first token, then in
+        turn, so that none is left behind for ever."""
+        urgent = np.array([self._partition.streams[slot].have == 0 for slot in changed.tolist()])
+        later = changed < self._next
+        chosen = changed[np.lexsort((changed, later, ~urgent))][:SLOTS_PER_SLAB]
+        self._next = int(chosen[-1]) + 1
+        return chosen
 
     def _advance(self, stream: Stream) -> None:
         if stream.fetch is not None or stream.finished:
@@ -103,7 +119,7 @@ class Reader:
         at = stream.out_off + 4 * fetch.first
 
         def tokens(data: Bytes) -> None:
-            fetch.tokens = data.copy()
+            fetch.tokens = data.view(np.uint32).tolist()
             self._arrived(stream, fetch)
 
         self._work.read(Region.G, at, 4 * count, tokens, Channel.TOKENS)
@@ -137,14 +153,13 @@ class Reader:
         vocab = self._partition.header.vocab
         assert fetch.tokens is not None
         assert stream.request is not None
-        tokens = fetch.tokens.view(np.uint32)
-        if int(tokens.max()) >= vocab:
+        if max(fetch.tokens) >= vocab:
             raise ValueError("a token outside the vocabulary")
         records = []
         if fetch.records is not None and stream.request.logprobs is not None:
             records = parse_logprobs(fetch.records, fetch.count, stream.request.logprobs, vocab)
-        self._deliver(stream, tokens.tolist(), records)
-        self.fetched += len(tokens)
+        self._deliver(stream, fetch.tokens, records)
+        self.fetched += fetch.count
 
     def _deliver(self, stream: Stream, tokens: list[int], records: Sequence[TokenLogprob] = ()) -> None:
         update = self._outbox.news(stream)

@@ -56,7 +56,7 @@ class Fetch:
 
     first: int
     count: int
-    tokens: Bytes | None = None
+    tokens: list[int] | None = None
     records: Bytes | None = None
 
 

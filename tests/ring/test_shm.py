@@ -19,6 +19,7 @@ from blink.ring import words
 from blink.ring.client import Handle, RingClient, RingUnavailable, SamplingParams, SubmitRequest, Update
 from blink.ring.layout import COMMAND, HEADER, REQUEST, Geometry, Phase, Reason, State
 from blink.ring.lease import PartitionLease
+from blink.ring.reader import SLOTS_PER_SLAB
 from blink.ring.shm import RingObjects, ShmTransport
 from blink.ring.transport import LinkState, Region
 
@@ -426,3 +427,40 @@ def test_a_lease_ends_with_its_process(tmp_path: Path) -> None:
         holder.kill()
         holder.wait(timeout=30)
     PartitionLease(tmp_path, 0).release()
+
+
+def test_one_poll_is_bounded_and_first_tokens_come_first(directory: Path, client: RingClient) -> None:
+    """Every stream has news at every poll, and more streams than one poll looks at."""
+    n = 2 * SLOTS_PER_SLAB + 100
+    host = Host(directory, Geometry(2 * n, 2, 64 * n, 64 * n), queue_cap=n, lanes=n)
+    attach(client)
+    handles = [client.submit(request(max_tokens=8)) for _ in range(n)]
+    got: dict[Handle, list[int]] = {handle: [] for handle in handles}
+    old, new = handles[: n - 50], handles[n - 50 :]
+    client.poll(time.monotonic())
+
+    def publish(some: list[Handle], count: int) -> None:
+        for handle in some:
+            host.publish(handle, list(range(count)), State.DECODE_PROCESSING)
+
+    def poll() -> set[Handle]:
+        updates = client.poll(time.monotonic())
+        assert len(updates) <= SLOTS_PER_SLAB
+        for update in updates:
+            got[update.handle] += update.tokens
+        return {u.handle for u in updates}
+
+    publish(old, 1)
+    assert set.union(*(poll() for _ in range(3))) == set(old)
+    publish(old, 2)
+    publish(new, 1)
+    assert set(new) <= poll(), "a first token waits for one poll only"
+    seen: set[Handle] = set()
+    for count in (3, 4, 5):  # the scheduler is faster than the reader, and yet every stream has its turn
+        publish(old, count)
+        seen |= poll()
+    assert seen == set(old)
+    publish(handles, 8)
+    for _ in range(3):
+        poll()
+    assert all(tokens == list(range(8)) for tokens in got.values())
