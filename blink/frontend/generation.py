@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from blink.frontend.choice import FINISHED, Choice, Piece
@@ -18,32 +18,39 @@ class Generation:
 
     def __init__(self, job: Job, choices: Sequence[Choice], prompt_tokens: int, timeout_s: float) -> None:
         self.job, self.choices, self.prompt_tokens = job, choices, prompt_tokens
+        self._unfinished = len(choices)
+        self._failure: ApiError | None = None
         job.limit(timeout_s + GRACE_S)
 
-    async def pieces(self) -> AsyncIterator[list[Piece]]:
-        """Every piece of every answer, each answer's in order, until all are finished; those that came together.
+    async def next(self) -> list[Piece]:
+        """The pieces that came together, each answer's in order; none once every answer is finished.
 
         An answer that ends by its text (a stop string, a tool call) is cancelled in the ring. Raises ApiError where an
         answer fails, and ClientGone.
         """
-        unfinished = len(self.choices)
-        while unfinished:
-            pieces = list[Piece]()
-            try:
-                for index, update in (await self.job.news()).items():
-                    choice = self.choices[index]
-                    for piece in _fed(choice, update) if choice.finish is None else ():
-                        if piece.finish is not None:
-                            unfinished -= 1
-                            self.job.finish(index, piece.finish)
-                        if piece:
-                            pieces.append(piece)
-            except ApiError:
-                if pieces:
-                    yield pieces
-                raise
-            if pieces:
-                yield pieces
+        pieces = list[Piece]()
+        while self._unfinished and not pieces:
+            if self._failure is not None:
+                raise self._failure
+            for index, update in (await self.job.news()).items():
+                if self.choices[index].finish is None:
+                    self._take_in(index, update, pieces)
+        return pieces
+
+    def _take_in(self, index: int, update: Update, pieces: list[Piece]) -> None:
+        """Add what ``update`` says of answer ``index``; text that came with a failure precedes it."""
+        failed = update.reason is not None and update.reason not in FINISHED
+        try:
+            piece = self.choices[index].feed(update.tokens, update.logprobs, None if failed else update.reason)
+            if piece:
+                pieces.append(piece)
+            if piece.finish is not None:
+                self._unfinished -= 1
+                self.job.finish(index, piece.finish)
+            elif failed:
+                self.choices[index].feed((), None, update.reason)
+        except ApiError as e:
+            self._failure = self._failure or e
 
     def usage(self) -> dict[str, Any]:
         """Token counts so far."""
@@ -53,12 +60,3 @@ class Generation:
             "completion_tokens": completion,
             "total_tokens": self.prompt_tokens + completion,
         }
-
-
-def _fed(choice: Choice, update: Update) -> Iterator[Piece]:
-    """What ``update`` adds to ``choice``; text that came with a failure precedes it."""
-    if update.tokens and update.reason is not None and update.reason not in FINISHED:
-        yield choice.feed(update.tokens, update.logprobs, None)
-        update.tokens, update.logprobs = [], None
-    if choice.finish is None:
-        yield choice.feed(update.tokens, update.logprobs, update.reason)

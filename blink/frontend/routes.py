@@ -102,15 +102,13 @@ async def _answer(request: Request, body: GenerationBody, prompts: list[list[int
     def failed(error: ApiError) -> None:
         record.finish = f"error {error.status}"
 
-    pieces = generation.pieces()
     try:
         if body.stream:
-            first = await anext(pieces)
-            events = _events(body, generation, shape, first, pieces)
+            events = _events(body, generation, shape, await generation.next())
             return EventStream(events, close=close, failed=failed, gone=job.hang_up)
         wholes = [Whole() for _ in choices]
-        async for together in pieces:
-            for piece in together:
+        while pieces := await generation.next():
+            for piece in pieces:
                 wholes[piece.index].add(piece)
     except ClientGone:
         close()
@@ -124,17 +122,18 @@ async def _answer(request: Request, body: GenerationBody, prompts: list[list[int
 
 
 async def _events(
-    body: GenerationBody, generation: Generation, shape: Shape, first: list[Piece], rest: AsyncIterator[list[Piece]]
+    body: GenerationBody, generation: Generation, shape: Shape, pieces: list[Piece]
 ) -> AsyncIterator[bytes]:
-    """The events of a stream: chunks, the usage chunk if it was asked for, [DONE]. Those that come together are one."""
+    """The events of a stream whose first ``pieces`` came: chunks, the usage chunk if it was asked for, [DONE].
 
-    def say(pieces: list[Piece]) -> bytes:
-        usage = dumps(generation.usage()) if body.continuous_usage else "null" if body.include_usage else None
-        return "".join([shape.events(piece, usage) for piece in pieces]).encode()
-
-    yield say(first)
-    async for pieces in rest:
-        yield say(pieces)
+    Those of pieces that came together are sent together.
+    """
+    usage, continuous = "null" if body.include_usage else None, body.continuous_usage
+    while pieces:
+        if continuous:
+            usage = dumps(generation.usage())
+        yield "".join([shape.events(piece, usage) for piece in pieces]).encode()
+        pieces = await generation.next()
     end = shape.event("", dumps(generation.usage())).encode() if body.include_usage else b""
     yield end + DONE
 

@@ -87,10 +87,10 @@ def test_text_that_came_with_a_failure_precedes_it() -> None:
         job.put(0, update(0, 1))
         job.put(0, update(0, reason=Reason.ERR_STOPPED))
         choice = Choice(0, AnswerOptions(), PieceTokenizer([b"a", b"b"]))
-        pieces = Generation(job, [choice], 1, 5.0).pieces()
-        said += await anext(pieces)
+        generation = Generation(job, [choice], 1, 5.0)
+        said += await generation.next()
         with pytest.raises(ApiError) as e:
-            await anext(pieces)
+            await generation.next()
         assert e.value.status == 503
         job.close("error")
         return said
