@@ -73,7 +73,7 @@ def _smoke(args: argparse.Namespace) -> int:
         return list_checks()
     if args.config is None:
         raise BlinkError("smoke needs the appliance's configuration", "name it with --config FILE")
-    return run(load_config(args.config), only=args.only, json_path=args.json, junit_path=args.junit)
+    return run(load_config(args.config), only=args.only, json_path=args.json, junit_path=args.junit, rounds=args.rounds)
 
 
 def _bench_local(args: argparse.Namespace) -> int:
@@ -89,6 +89,12 @@ def _bench_ring(args: argparse.Namespace) -> int:
     chosen = TRANSPORTS if args.transport == "both" else (args.transport,)
     rates = tuple(args.rate or (20_000.0,))
     return run(chosen, streams=args.streams, rates=rates, seconds=args.seconds, device=args.device, json_path=args.json)
+
+
+def _bench_scheduler(args: argparse.Namespace) -> int:
+    from blink.bench.scheduler import run
+
+    return run(json_path=args.json)
 
 
 def _status(args: argparse.Namespace) -> int:
@@ -126,6 +132,12 @@ def _with_config(parser: argparse.ArgumentParser, *, required: bool = True) -> N
     parser.add_argument(
         "--config", type=Path, required=required, metavar="FILE", help="the appliance's TOML file, written by site.yml"
     )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of rounds")
+    return int(text)
 
 
 def _with_json(parser: argparse.ArgumentParser) -> None:
@@ -191,6 +203,9 @@ def parser() -> argparse.ArgumentParser:
     _with_json(smoke)
     smoke.add_argument("--junit", type=Path, metavar="FILE", help="also write the result as JUnit XML")
     smoke.add_argument("--only", action="append", metavar="NAME", help="run this check only; may be repeated")
+    smoke.add_argument(
+        "--rounds", type=_count, default=1000, metavar="N", help="rounds of check rdma-order (1000); up to 10**9"
+    )
     smoke.add_argument("--list", action="store_true", help="name the checks and exit")
     smoke.set_defaults(run=_smoke)
 
@@ -205,6 +220,14 @@ def parser() -> argparse.ArgumentParser:
     _with_config(local)
     _with_json(local)
     local.set_defaults(run=_bench_local)
+    on_gpu = bench_commands.add_parser(
+        "scheduler",
+        help="what the scheduler costs on this machine's GPU, under both drivers",
+        description="Measure the scheduler on this machine's GPU under both drivers, with an engine that does nothing: "
+        "steps, latency, idle power, graphs. Takes the GPU for about a minute; no appliance need run.",
+    )
+    _with_json(on_gpu)
+    on_gpu.set_defaults(run=_bench_scheduler)
     ring = bench_commands.add_parser(
         "ring",
         help="what the ring's transports, a client and a frontend worker carry",

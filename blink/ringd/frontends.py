@@ -115,6 +115,7 @@ class Frontends:
             writer.close()  # which ends what its task waits for
         if self._connections:
             await asyncio.wait(self._connections, timeout=CLOSE_S)
+        await asyncio.sleep(0)  # let the loop drop the connections
 
     def _forget(self, lease: Lease) -> None:
         self._leases.release(lease)

@@ -94,10 +94,11 @@ class Intake:
         asyncio.get_running_loop().add_reader(listener.fileno(), self._accept)
 
     def close(self) -> None:
-        """Stop listening and hang up on the backend, which announces its ring again to the next ringd."""
+        """Stop listening and hang up on the backend, which announces its ring again to the next ringd. Idempotent."""
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener.fileno())
             self._listener.close()
+            self._listener = None
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
         for task in self._tasks:

@@ -20,8 +20,10 @@ from blink.status import observer
 class Context:
     """Opened for one run of checks. Properties raise BlinkError where an appliance is not as configured."""
 
-    def __init__(self, config: ApplianceConfig) -> None:
+    def __init__(self, config: ApplianceConfig, *, rounds: int = 1000) -> None:
         self.config = config
+        self.rounds = rounds
+        """Rounds of check rdma-order."""
         self.text: str | None = None
         """The answer of check http-completion, for check http-stream to compare."""
         self._stack = ExitStack()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from blink.config import ApplianceConfig
 from blink.errors import BlinkError
-from blink.smoke import http_checks, report, ring_checks
+from blink.smoke import http_checks, rdma_checks, report, ring_checks
 from blink.smoke.check import Check, run_check
 from blink.smoke.context import Context
 
-CHECKS: tuple[Check[Context], ...] = (*ring_checks.CHECKS, *http_checks.CHECKS)
+CHECKS: tuple[Check[Context], ...] = (*rdma_checks.CHECKS, *ring_checks.CHECKS, *http_checks.CHECKS)
 
 
 def list_checks() -> int:
@@ -24,7 +25,10 @@ def list_checks() -> int:
 
 def select(config: ApplianceConfig, only: Sequence[str] | None) -> list[Check[Context]]:
     """The checks for an appliance, or those named in ``only``. Raises BlinkError for a name that is none."""
-    applicable = [c for c in CHECKS if c.name != "http-auth" or config.frontend.api_keys_file is not None]
+    left_out = set() if config.frontend.api_keys_file is not None else {"http-auth"}
+    if config.ring.transport != "verbs":
+        left_out |= {c.name for c in rdma_checks.CHECKS}
+    applicable = [c for c in CHECKS if c.name not in left_out]
     if not only:
         return applicable
     unknown = set(only) - {c.name for c in applicable}
@@ -36,10 +40,19 @@ def select(config: ApplianceConfig, only: Sequence[str] | None) -> list[Check[Co
     return [c for c in applicable if c.name in only]
 
 
-def run(config: ApplianceConfig, *, only: Sequence[str] | None, json_path: Path | None, junit_path: Path | None) -> int:
-    """Run the checks of an appliance, one after the other; 0 where all passed, else 1."""
-    checks = select(config, only)
-    with Context(config) as context:
+def run(
+    config: ApplianceConfig, *, only: Sequence[str] | None, json_path: Path | None, junit_path: Path | None,
+    rounds: int = 1000,
+) -> int:  # fmt: skip
+    """Run the checks of an appliance, one after the other; 0 where all passed, else 1.
+
+    ``rounds`` are those of check rdma-order, whose time grows with them.
+    """
+    checks = [
+        replace(c, timeout_s=c.timeout_s + rounds * rdma_checks.ROUND_S) if c.name == "rdma-order" else c
+        for c in select(config, only)
+    ]
+    with Context(config, rounds=rounds) as context:
         outcomes = [run_check(check, context) for check in checks]
     if "-" not in (str(json_path), str(junit_path)):
         print(report.table(outcomes))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import closing
 
 import numpy as np
 
+from blink.ring.connect import open_transport
 from blink.ring.health import phase_name
 from blink.ring.layout import Counter, Phase, State
+from blink.ring.observe import Observer
 from blink.ring.transport import Region
 from blink.smoke.check import Check, CheckError, Deadline
 from blink.smoke.context import Context
@@ -53,10 +56,12 @@ def scratch(context: Context, deadline: Deadline) -> str:
     partition = context.lease.partition
     at = context.config.ring.geometry().in_off
     data = secrets.token_bytes(SCRATCH_BYTES)
-    deadline.left("a write to the ring")
-    context.observer.write(at, data)
-    deadline.left("a read from the ring")
-    read = context.observer.read(Region.F, at, SCRATCH_BYTES)
+    deadline.left("a connection to the ring")
+    with closing(Observer(open_transport(context.config, partition))) as pad:
+        deadline.left("a write to the ring")
+        pad.write(at, data)
+        deadline.left("a read from the ring")
+        read = pad.read(Region.F, at, SCRATCH_BYTES)
     wrong = np.flatnonzero(read != np.frombuffer(data, np.uint8))
     if len(wrong):
         raise CheckError(

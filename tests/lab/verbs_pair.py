@@ -91,7 +91,7 @@ class Unit:
         """What it has written."""
         return ssh(self.host, f"cat /root/{self.name}.log 2>/dev/null; true")
 
-    def wait_log(self, text: str, seconds: float = 60) -> None:
+    def wait_log(self, text: str, seconds: float = 300) -> None:
         """Wait until its log holds ``text``."""
         end = time.monotonic() + seconds
         while text not in (log := self.log()):
@@ -120,11 +120,11 @@ class Client:
         self.unit = Unit("dpu01", "client", f"{PYTHON} -m tests.ring.verbs.lab_client {CONFIG} {' '.join(arguments)}")
         self.unit.start()
 
-    def wait_for(self, text: str, seconds: float = 60) -> None:
+    def wait_for(self, text: str, seconds: float = 300) -> None:
         """Wait until it has printed ``text``."""
         self.unit.wait_log(text, seconds)
 
-    def result(self, seconds: float = 150) -> Any:
+    def result(self, seconds: float = 360) -> Any:
         """The JSON object that it ends with."""
         end = time.monotonic() + seconds
         while ssh("dpu01", f"systemctl is-active {self.unit.name}; true").strip() == "active":
@@ -136,7 +136,7 @@ class Client:
         return json.loads(lines[-1])
 
 
-def client(*arguments: str, seconds: float = 150) -> Any:
+def client(*arguments: str, seconds: float = 360) -> Any:
     """Run a command of the client to its end."""
     return Client(*arguments).result(seconds)
 

@@ -102,6 +102,12 @@ class Device:
         return VerbsDomain(self, _call("a protection domain", verbs().pd.PD, self._context))
 
     @property
+    def address(self) -> str:
+        """The GID in use, as an address."""
+        gid = ipaddress.IPv6Address(self.limits.gid)
+        return str(gid.ipv4_mapped or gid)
+
+    @property
     def context(self) -> Any:
         """The pyverbs context."""
         return self._context

@@ -65,13 +65,16 @@ def resources() -> dict[str, int]:
     return {kind: int(words[words.index(kind) + 1]) for kind in ("pd", "cq", "qp", "mr", "ctx")}
 
 
-def stream(config: ApplianceConfig, requests: str, seconds: str) -> Json:
-    """Run that many requests, for at most that many seconds; every token is checked. Prints events as they happen."""
+def stream(config: ApplianceConfig, requests: str, seconds: str, pace: str = "0") -> Json:
+    """Run that many requests, for at most that many seconds, one begun each ``pace`` seconds; every token is checked.
+
+    Changes of health go to stderr as they happen.
+    """
     client, rng, wanted = RingClient(open_transport(config, 0), link_timeout_s=60), random.Random(5), int(requests)
     running: dict[Any, tuple[list[int], list[int], int]] = {}
     ends: list[str] = []
     wrong, tokens, submitted, downs, down = 0, 0, 0, 0, "-"
-    end = time.monotonic() + float(seconds)
+    end, due = time.monotonic() + float(seconds), 0.0
     while len(ends) < wanted and time.monotonic() < end:
         for update in client.poll(time.monotonic()):
             expected, got, _ = running[update.handle]
@@ -87,7 +90,8 @@ def stream(config: ApplianceConfig, requests: str, seconds: str) -> Json:
         if now_down != down:
             down, downs = now_down, downs + bool(now_down and submitted)
             print(json.dumps({"health": now_down, "ended": len(ends)}), file=sys.stderr, flush=True)
-        if not now_down and submitted < wanted and len(running) < 8:
+        if not now_down and submitted < wanted and len(running) < 8 and time.monotonic() >= due:
+            due = time.monotonic() + float(pace)
             prompt = np.array([rng.randrange(CONFIG.vocab) for _ in range(rng.randint(1, 60))], np.uint32)
             request = SubmitRequest(prompt, rng.randint(1, 120), SamplingParams(seed=1), ignore_eos=True)
             try:
