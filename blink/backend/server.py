@@ -23,8 +23,8 @@ from blink.engine.steps import describe_step
 from blink.errors import BlinkError
 from blink.model.prepared import PreparedModel
 from blink.model.spec import ModelSpec
+from blink.ring.announce import Announcer
 from blink.ring.shm import RingObjects
-from blink.ringd.announce import Announcer
 
 WARM_UP_TOKENS = 64
 BUDGET_STEPS = 4

@@ -76,7 +76,7 @@ def announced(config: ApplianceConfig, ring: RingObjects) -> AbstractContextMana
     """Within the block blink-ringd has ``ring``, where the transport needs that."""
     if config.ring.transport == "shm":
         return nullcontext()
-    from blink.ringd.announce import Announcer  # noqa: PLC0415
+    from blink.ring.announce import Announcer  # noqa: PLC0415
 
     return Announcer(config.instance.run_dir, ring)
 
@@ -87,7 +87,7 @@ def ringd(config: ApplianceConfig, on_core: int) -> Iterator[None]:
     if config.ring.transport == "shm":
         yield
         return
-    from blink.ringd.announce import SOCKET  # noqa: PLC0415
+    from blink.ring.announce import SOCKET  # noqa: PLC0415
 
     with running(_ringd, config, on_core) as process:
         deadline = time.monotonic() + START_S

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from blink.errors import BlinkError
+from blink.ring.announce import ANNOUNCE, MAGIC, MESSAGE, VERSION, Kind
 from blink.ring.header import Header
 from blink.ring.layout import HEADER
-from blink.ringd.announce import ANNOUNCE, MAGIC, MESSAGE, VERSION, Kind
 
 ANNOUNCE_S = 5.0
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from blink.errors import BlinkError
+from blink.ring.announce import Kind
 from blink.ring.handshake import Access, Endpoint, RemoteRegion
 from blink.ring.header import Header
 from blink.ring.layout import PAGE
 from blink.ring.verbs.fabric import Domain, Fabric, FabricError, Memory, QueuePair, Rights
-from blink.ringd.announce import Kind
 
 PINNED = "raise LimitMEMLOCK of blink-ringd's unit above the ring's size, and see the kernel log"
 

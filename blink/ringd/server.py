@@ -11,9 +11,9 @@ from collections.abc import Callable
 from blink.backend.notify import notify
 from blink.config import ApplianceConfig, RdmaConfig
 from blink.errors import BlinkError
+from blink.ring.announce import SOCKET
 from blink.ring.verbs.device import Device
 from blink.ring.verbs.fabric import Fabric
-from blink.ringd.announce import SOCKET
 from blink.ringd.frontends import Frontends
 from blink.ringd.intake import Announcement, Intake
 from blink.ringd.registration import RegisteredRing

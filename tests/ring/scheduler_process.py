@@ -16,9 +16,9 @@ from pathlib import Path
 from blink.backend.scheduler import Scheduler, SchedulerConfig
 from blink.engine.batch import Control, Kind
 from blink.engine.buffers import BatchBuffers
+from blink.ring.announce import Announcer
 from blink.ring.layout import Geometry
 from blink.ring.shm import RingObjects
-from blink.ringd.announce import Announcer
 from tests.ring.toy import run_model
 
 CONFIG = SchedulerConfig(

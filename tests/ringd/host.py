@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from blink.config import ApplianceConfig, RdmaConfig
+from blink.ring.announce import SOCKET, announce
 from blink.ring.handshake import Access
 from blink.ring.layout import PAGE
 from blink.ring.transport import LinkState
 from blink.ring.verbs.connection import Request
 from blink.ring.verbs.fabric import Fabric
 from blink.ring.verbs.transport import VerbsTransport
-from blink.ringd.announce import SOCKET, announce
 from blink.ringd.server import Daemon
 from tests.appliance import free_port, wait_for
 from tests.ringd.simulated import Network, SimFabric

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from blink.errors import BlinkError
+from blink.ring.announce import ANNOUNCE, MAGIC, SOCKET, VERSION, Announcer, Kind, announce
 from blink.ring.layout import HEADER, PAGE, Geometry
 from blink.ring.shm import RingObjects
 from blink.ring.transport import LinkState, Region
-from blink.ringd.announce import ANNOUNCE, MAGIC, SOCKET, VERSION, Announcer, Kind, announce
 from tests.appliance import wait_for
 from tests.ringd.host import ROOT, Host, connected, host, read, settle
 from tests.ringd.test_frontends import GEOMETRY, LIMITS, magic

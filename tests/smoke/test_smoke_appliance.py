@@ -66,7 +66,7 @@ def failed(outcomes: dict[str, dict[str, Any]]) -> set[str]:
 def test_a_healthy_appliance_passes_every_check(running: Running, tmp_path: Path) -> None:
     code, outcomes = smoke(running.appliance.config_path, tmp_path, "--junit", str(tmp_path / "junit.xml"))
     assert (code, failed(outcomes)) == (0, set())
-    assert list(outcomes) == [c.name for c in CHECKS if c.name != "http-auth"]
+    assert list(outcomes) == [c.name for c in CHECKS if c.name != "http-auth" and not c.name.startswith("rdma-")]
     suite = ET.parse(tmp_path / "junit.xml").getroot().find("testsuite")
     assert suite is not None
     assert [case.get("name") for case in suite.iter("testcase")] == list(outcomes)
