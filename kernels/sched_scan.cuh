@@ -14,8 +14,11 @@ namespace blink {
 template <class P>
 BLINK_DEVICE void read_heads(P &p, Sched &s) {
     uint64_t now = p.now_ns();
-    for (uint32_t q = p.tid(); q < s.ring.parts; q += p.nthreads()) {
+    /* From the last thread on, since the first reads the control word: both may be behind a bus. So may alive, and it
+     * is read first because nothing after an acquire starts before it. */
+    for (uint32_t q = p.nthreads() - 1 - p.tid(); q < s.ring.parts; q += p.nthreads()) {
         Partition &part = s.partition(q);
+        uint64_t alive = p.ring_load(&s.ring.f_head(q)->alive);
         uint64_t word = p.ring_acquire(&s.ring.f_head(q)->db);
         uint32_t seq = (uint32_t)word;
         if (checked_ok(word)) {
@@ -24,7 +27,6 @@ BLINK_DEVICE void read_heads(P &p, Sched &s) {
             part.bad_db = word;
             count(p, s, COUNTER_DOORBELL_BAD);
         }
-        uint64_t alive = p.ring_load(&s.ring.f_head(q)->alive);
         if (alive != part.alive || !part.busy) part.alive = alive, part.alive_ns = now;
         uint64_t limit = s.config.alive_ms * NS_PER_MS;
         part.orphaned = limit != 0 && now - part.alive_ns > limit;
@@ -206,7 +208,7 @@ BLINK_DEVICE bool claim(P &p, Sched &s, uint32_t slot) {
  * neighbouring words, and several at a time, so that their latencies overlap. */
 template <class P>
 BLINK_DEVICE uint32_t find_candidates(P &p, Sched &s, uint32_t *mine) {
-    constexpr uint32_t ahead = 8;
+    constexpr uint32_t ahead = 16;
     uint32_t n = p.nthreads(), slots = s.ring.slots, found = 0;
     for (uint32_t base = p.tid(); base < slots; base += ahead * n) {
         uint32_t committed[ahead], claimed[ahead], fresh = 0;
