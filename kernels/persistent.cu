@@ -8,7 +8,7 @@
 using namespace blink;
 
 /* Time between two scans beside a batch. In between the block only watches for the batch's end. */
-constexpr uint64_t ATTEND_NS = 20000;
+constexpr uint64_t ATTEND_NS = 50000;
 
 namespace {
 

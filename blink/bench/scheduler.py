@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as cuda
 
+from blink.backend.gpu.drivers import DRIVERS
 from blink.backend.gpu.loop import IDLE_SLEEP_US, IDLE_SPIN_US
 from blink.backend.scheduler import SchedulerConfig
 from blink.bench import machine
 from blink.bench.ring_slot import RingSlot
-from blink.bench.synthetic import DRIVERS, SyntheticAppliance
+from blink.bench.synthetic import SyntheticAppliance
 from blink.engine.batch import Control
 from blink.errors import BlinkError
 from blink.gpu.cuda import Device, call

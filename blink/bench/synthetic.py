@@ -8,9 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from blink.backend.gpu.conditional import ConditionalLoop
-from blink.backend.gpu.loop import GpuLoop
-from blink.backend.gpu.persistent import PersistentLoop
+from blink.backend.gpu.drivers import DRIVERS
 from blink.backend.gpu.ring import CopyTransport, DeviceRing, HostRing
 from blink.backend.gpu.state import DeviceScheduler
 from blink.backend.scheduler import SchedulerConfig, decode_buckets, prefill_buckets
@@ -25,19 +23,17 @@ from blink.ring.layout import Geometry
 from blink.ring.shm import RingObjects, ShmTransport
 from blink.ring.transport import Transport
 
-DRIVERS: dict[str, type[GpuLoop]] = {"conditional": ConditionalLoop, "persistent": PersistentLoop}
-
 
 class SyntheticAppliance:
-    """Serves as soon as it is made, until :meth:`stop`; then :meth:`close` gives everything back.
+    """Serves as soon as it is made, or with ``start`` false once its loop is started, until :meth:`stop`.
 
-    ``directory`` has the ring in shared memory; None puts it into device memory. ``options`` are those of
-    :class:`blink.engine.synthetic.SyntheticEngine`, ``loop_options`` those of the driver.
+    :meth:`close` gives everything back. ``directory`` has the ring in shared memory; None puts it into device memory.
+    ``options`` are those of :class:`blink.engine.synthetic.SyntheticEngine`, ``loop_options`` those of the driver.
     """
 
     def __init__(
         self, device: Device, driver: str, config: SchedulerConfig, geometry: Geometry, directory: Path | None,
-        *, loop_options: dict[str, float] | None = None, **options: Any,
+        *, loop_options: dict[str, float] | None = None, start: bool = True, **options: Any,
     ) -> None:  # fmt: skip
         loop = DRIVERS[driver]
         self.config = replace(config, launch_window=loop.launch_window)
@@ -58,7 +54,8 @@ class SyntheticAppliance:
         self._opened.callback(self.graphs.close)
         self.loop = loop(self.scheduler, self.graphs, **(loop_options or {}))
         self._opened.callback(self.loop.close)
-        self.loop.start()
+        if start:
+            self.loop.start()
         if self.objects is not None:
             self.objects.publish()
 

@@ -1,25 +1,31 @@
 """A backend on the GPU with the synthetic engine, as a process: ``DIRECTORY DRIVER``.
 
-Prints a line when it serves. Drains when its standard input ends, and prints the scheduler's counters as JSON.
+Prints a line when it serves, and the scheduler's counters as JSON when it has ended after a SIGTERM.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import signal
 import sys
 from pathlib import Path
 
+from blink.backend.gpu.host import GpuDriver
 from blink.bench.synthetic import SyntheticAppliance
 from blink.gpu.cuda import Device
 from tests.gpu.storm import CONFIG, GEOMETRY
 
 
 def main() -> int:
-    """Serve until standard input ends."""
-    appliance = SyntheticAppliance(Device(), sys.argv[2], CONFIG, GEOMETRY, Path(sys.argv[1]), nodes=20)
+    """Serve until told to stop."""
+    logging.basicConfig(level=logging.INFO)
+    folder, driver_name = Path(sys.argv[1]), sys.argv[2]
+    appliance = SyntheticAppliance(Device(), driver_name, CONFIG, GEOMETRY, folder, nodes=20, start=False)
+    driver = GpuDriver(appliance.loop, drain_timeout_s=5)
+    signal.signal(signal.SIGTERM, lambda *_: driver.stop())
     print("serving", flush=True)
-    sys.stdin.read()
-    appliance.stop()
+    driver.run()
     print(json.dumps(appliance.scheduler.counters()), flush=True)
     appliance.close()
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,7 +15,9 @@ import pytest
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings")
 
-from blink.bench.synthetic import DRIVERS, SyntheticAppliance
+from blink.backend.gpu.drivers import DRIVERS
+from blink.backend.gpu.host import GpuDriver
+from blink.bench.synthetic import SyntheticAppliance
 from blink.engine.batch import Control
 from blink.errors import BlinkError
 from blink.ring.client import SamplingParams, SubmitRequest
@@ -25,6 +28,12 @@ from tests.kernels.hash_engine import answer
 pytestmark = pytest.mark.gpu
 
 Make = Callable[..., SyntheticAppliance]
+LONG_TOKENS, PAGE = 1_000_000, 1024
+LONG = replace(
+    CONFIG, lanes=1, records=2, page_tokens=PAGE, pages=LONG_TOKENS // PAGE + 2, max_context=LONG_TOKENS + PAGE,
+    batch_tokens=16,
+)  # fmt: skip
+LONG_RING = Geometry(2, 1, 1 << 16, 8 << 20)
 SLOW_NODES = 150  # so that requests of a client in Python overlap
 
 
@@ -117,6 +126,36 @@ def test_stop_ends_everything(make: Make) -> None:
     assert balanced(appliance.scheduler.counters())
 
 
+@pytest.mark.parametrize("stops", [1, 2])
+def test_a_stop_has_an_end(make: Make, gpu: Any, stops: int) -> None:
+    """What outlasts the drain, or a second signal, ends with an error, and the host's part with it."""
+    appliance = make(LONG, LONG_RING, hashes=False, start=False)
+    driver = GpuDriver(appliance.loop, drain_timeout_s=0.2 if stops == 1 else 600)
+
+    def serve() -> None:
+        gpu.make_current()
+        driver.run()
+
+    host = threading.Thread(target=serve)
+    host.start()
+    client = attach(appliance, 0)
+    client.submit(request([1], LONG_TOKENS, ignore_eos=True))
+    got, reason, deadline = 0, None, time.monotonic() + 20
+    while reason is None:
+        for update in client.poll(time.monotonic()):
+            if got == 0 and update.tokens:
+                for _ in range(stops):
+                    driver.stop()
+            got, reason = got + len(update.tokens), update.reason
+        assert time.monotonic() < deadline, f"{got} tokens, and no end"
+    assert reason is Reason.ERR_STOPPED
+    assert 0 < got < LONG_TOKENS
+    host.join(10)
+    assert not host.is_alive()
+    assert appliance.loop.ended()
+    driver.close()
+
+
 def test_a_stopped_loop_starts_again(make: Make) -> None:
     appliance = make()
     client = attach(appliance, 0)
@@ -172,12 +211,8 @@ def test_a_batch_that_hangs_shows_in_the_ring_and_recovers(make: Make) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("placement", ["device"], indirect=True)
 def test_a_million_steps(make: Make, driver: str) -> None:
-    tokens, page = 1_000_000, 1024
-    context = tokens + page
-    config = replace(
-        CONFIG, lanes=1, records=2, page_tokens=page, pages=-(-context // page), max_context=context, batch_tokens=16
-    )
-    appliance = make(config, Geometry(2, 1, 1 << 16, 8 << 20), hashes=False)
+    tokens = LONG_TOKENS
+    appliance = make(LONG, LONG_RING, hashes=False)
     client, deadline = attach(appliance, 0), time.monotonic() + 120
     client.submit(request([1], tokens, ignore_eos=True))
     got, reason = 0, None

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings")
 
-from blink.bench.synthetic import DRIVERS
+from blink.backend.gpu.drivers import DRIVERS
 from blink.ring.client import RingClient, SamplingParams, SubmitRequest
 from blink.ring.layout import Reason
 from blink.ring.shm import ShmTransport
@@ -36,7 +36,7 @@ def state_of(pid: int) -> str:
 @pytest.mark.parametrize("driver", [*DRIVERS])
 def test_a_stopped_backend_serves(gpu: object, driver: str, shm: Path) -> None:
     command = [sys.executable, "-m", "tests.gpu.appliance_process", str(shm), driver]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as backend:
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as backend:
         try:
             assert backend.stdout is not None
             assert backend.stdout.readline() == "serving\n"
@@ -55,7 +55,8 @@ def test_a_stopped_backend_serves(gpu: object, driver: str, shm: Path) -> None:
                 served += 1
             assert state_of(backend.pid) == "T"
             os.kill(backend.pid, signal.SIGCONT)
-            out, _ = backend.communicate("", timeout=30)
+            backend.terminate()
+            out, _ = backend.communicate(timeout=30)
         finally:
             backend.kill()
     assert backend.returncode == 0
