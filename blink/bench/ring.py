@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 import tempfile
 from contextlib import closing
@@ -51,6 +52,8 @@ def run(
             f"{MAX_TOKENS}",
             "change --rate, --seconds or --streams",
         )
+    # The processes and the rings in /dev/shm end with their blocks, so a signal must unwind them.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     document: dict[str, Any] = {
         "command": shlex.join(["blink", *sys.argv[1:]]),
         "hardware": machine.hardware(),

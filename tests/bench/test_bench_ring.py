@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,7 @@ from blink.bench.ring_setup import missing
 from blink.bench.ring_synthetic import COUNT, WIDTH, answer, text, write_model
 from blink.errors import BlinkError
 from blink.model.prepared import PreparedModel
-from tests.appliance import run_blink
+from tests.appliance import run_blink, wait_for
 
 PROMPT, TOKENS = 3, 6
 
@@ -130,4 +134,27 @@ def test_a_run_measures_and_checks_every_token(tmp_path: Path) -> None:
         assert f"not measured: {why}" in result.stdout
     assert document["hardware"]["cpu"] in result.stdout
     assert "load average" in result.stdout
-    assert not list(Path("/dev/shm").glob("blink-bench-*"))
+    assert not leftovers()
+
+
+@pytest.mark.e2e
+def test_a_stopped_run_leaves_nothing_behind() -> None:
+    command = [sys.executable, "-m", "blink", "bench", "ring", "--transport", "shm", "--streams", "2", "--rate", "100"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    wait_for("the benchmark's own frontend", lambda: [p for p in leftovers() if (p / "log").exists()])
+    process.terminate()
+    assert process.wait(30) == 128 + signal.SIGTERM
+    assert not leftovers()
+    wait_for("its processes to end", lambda: not group_lives(process.pid), 10)
+
+
+def group_lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def leftovers() -> list[Path]:
+    return list(Path("/dev/shm").glob("blink-bench-*"))
