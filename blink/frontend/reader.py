@@ -11,7 +11,7 @@ from blink.frontend.tracker import RequestTracker
 from blink.ring.client import RingClient
 
 # The local profile shares its cores with the model, so the reader sleeps as long as it may.
-FLOOR_S = 0.0005
+FLOOR_S = 0.001  # uvloop's timers count whole milliseconds
 URGENT_S = 0.002  # longest pause while a request waits for its first token
 BUSY_S = 0.008  # longest pause while tokens are expected
 IDLE_S = 0.25  # pause without requests: a look at the heartbeat, and our own beat
