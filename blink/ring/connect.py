@@ -45,7 +45,7 @@ def holder_id(run_dir: Path) -> bytes:
     path = run_dir / HOLDER
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{HOLDER}.{os.getpid()}")
+        temporary = path.with_name(f".{HOLDER}.{secrets.token_hex(4)}")
         if not path.exists():
             temporary.write_bytes(secrets.token_bytes(HOLDER_BYTES))
             try:

@@ -51,7 +51,7 @@ class SimFabric(_Resource):
         super().__init__(network, "device")
         gid = ipaddress.IPv6Address(f"::ffff:{address}").packed
         self.network = network
-        self.limits = Limits(gid, mtu, initiator=16, responder=responder, max_message=1 << 31, max_work=64)
+        self.limits = Limits(gid, mtu, initiator=16, responder=responder, max_work=64)
 
     def domain(self) -> SimDomain:
         return SimDomain(self.network)

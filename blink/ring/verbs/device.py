@@ -70,7 +70,6 @@ class Device:
             mtu=128 << port.active_mtu,
             initiator=max(1, min(device.max_qp_init_rd_atom, MAX_READS)),
             responder=max(1, min(device.max_qp_rd_atom, MAX_READS)),
-            max_message=port.max_msg_sz,
             max_work=device.max_qp_wr,
         )
         return index, limits

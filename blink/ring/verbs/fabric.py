@@ -37,13 +37,12 @@ class Op:
 
 @dataclass(frozen=True)
 class Limits:
-    """Of a device and its port. ``mtu`` is the active one, in bytes; ``max_message`` bounds one operation."""
+    """Of a device and its port. ``mtu`` is the active one, in bytes."""
 
     gid: bytes
     mtu: int
     initiator: int
     responder: int
-    max_message: int
     max_work: int
 
 
