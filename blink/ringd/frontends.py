@@ -126,7 +126,8 @@ class Frontends:
         assert task is not None
         self._connections[task] = writer
         task.add_done_callback(self._connections.pop)
-        host, port = writer.get_extra_info("peername")[:2]
+        # Who is gone again already has no address.
+        host, port = (writer.get_extra_info("peername") or ("somebody", 0))[:2]
         peer = f"{host} port {port}"
         lease: Lease | None = None
         try:

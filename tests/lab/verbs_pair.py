@@ -25,11 +25,12 @@ CONFIG = "/root/verbs.toml"
 KEY = "ab" * 32
 ENV = f"PYTHONPATH=/root/site:{SRC}"
 CODE = ("blink", "tests")
+HOSTS = ("gpu01", "dpu01")
 PYTHON = "$(test -x /opt/blink/bin/python && echo /opt/blink/bin/python || echo python3)"
 TABLES: dict[str, dict[str, Any]] = {
     "instance": {"name": "verbs", "run_dir": "/run/blink-verbs", "ring_dir": "/dev/shm/blink-verbs"},
     "ring": {"transport": "verbs", "slots": 64, "partitions": 2},
-    "rdma": {"ringd_address": "10.9.1.1", "key_file": "/root/verbs.key"},
+    "rdma": {"ringd_address": "10.9.1.1", "ringd_port": 18516, "key_file": "/root/verbs.key"},
     "model": {"path": "/root/model", "served_name": "toy"},
 }
 
@@ -116,15 +117,21 @@ def resources(host: str) -> dict[str, int]:
 class Client:
     """A run of tests.ring.verbs.lab_client on the frontend's machine."""
 
-    def __init__(self, *arguments: str) -> None:
-        self.unit = Unit("dpu01", "client", f"{PYTHON} -m tests.ring.verbs.lab_client {CONFIG} {' '.join(arguments)}")
+    def __init__(self, *arguments: str, name: str = "client") -> None:
+        command = f"{PYTHON} -m tests.ring.verbs.lab_client {CONFIG} {' '.join(arguments)}"
+        self.unit = Unit("dpu01", name, command)
+        self._read = 0
         self.unit.start()
 
-    def wait_for(self, text: str, seconds: float = 300) -> None:
-        """Wait until it has printed ``text``."""
-        self.unit.wait_log(text, seconds)
+    def wait_for(self, text: str, seconds: float = 300, *, newer: bool = False) -> None:
+        """Wait until it has printed ``text``; if ``newer``, after what an earlier call found."""
+        end = time.monotonic() + seconds
+        while (at := (log := self.unit.log()).find(text, self._read if newer else 0)) < 0:
+            assert time.monotonic() < end, f"waited {seconds} s for {text!r} of {self.unit.name}: {log[-2000:]}"
+            time.sleep(0.3)
+        self._read = at + len(text)
 
-    def result(self, seconds: float = 360) -> Any:
+    def result(self, seconds: float = 600) -> Any:
         """The JSON object that it ends with."""
         end = time.monotonic() + seconds
         while ssh("dpu01", f"systemctl is-active {self.unit.name}; true").strip() == "active":
@@ -136,11 +143,11 @@ class Client:
         return json.loads(lines[-1])
 
 
-def client(*arguments: str, seconds: float = 360) -> Any:
+def client(*arguments: str, name: str = "client") -> Any:
     """Run a command of the client to its end."""
-    return Client(*arguments).result(seconds)
+    return Client(*arguments, name=name).result()
 
 
 def running() -> bool:
     """Whether both machines of the lab are on."""
-    return all(Machine(name).pid for name in ("gpu01", "dpu01"))
+    return all(Machine(name).pid for name in HOSTS)

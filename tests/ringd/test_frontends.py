@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import secrets
 import socket
 import threading
@@ -277,6 +278,38 @@ def test_a_port_scan_learns_nothing(served: Host, caplog: pytest.LogCaptureFixtu
     assert magic(good) == b"BLNKRNG1"
     assert complaints(caplog).count("turned away") == 4
     good.close()
+
+
+def test_nothing_a_stranger_sends_gets_in_or_breaks_it(served: Host) -> None:
+    """Frames of a good frontend with bytes changed, left out, doubled and cut off, and frames in another order."""
+    good, rng = connected(served.transport(0)), random.Random(4)
+    sent = recorded(served)
+    wait_for("the recorded one to be gone", lambda: served.sessions() == 1)
+    before = set(served.network.qps)
+    for _ in range(80):
+        data = bytearray(b"".join(rng.choices(sent, k=rng.randint(1, 3))))
+        for _ in range(rng.randint(0, 4)):
+            at = rng.randrange(len(data))
+            data[at : at + rng.randint(0, 3)] = rng.randbytes(rng.randint(0, 3))
+        with dial(served) as sock:
+            sock.sendall(data[: rng.randint(0, len(data))])
+            sock.shutdown(socket.SHUT_WR)
+            reply = until_closed(sock)
+        assert not reply or reply[0] in (hs.Frame.CHALLENGE, hs.Frame.REFUSE)
+        assert hs.Frame.ANSWER not in frames(reply)
+    assert set(served.network.qps) == before
+    assert magic(good) == b"BLNKRNG1"
+    good.close()
+
+
+def frames(data: bytes) -> list[int]:
+    """Types of the frames in ``data``."""
+    kinds = []
+    while data:
+        length = int.from_bytes(data[1 : hs.HEAD_SIZE], "little")
+        kinds.append(data[0])
+        data = data[hs.HEAD_SIZE + length :]
+    return kinds
 
 
 def test_a_slow_frontend_has_a_deadline(served: Host, caplog: pytest.LogCaptureFixture) -> None:

@@ -20,7 +20,6 @@ from blink.config import ApplianceConfig, load_config
 from blink.ring import handshake as hs
 from blink.ring.client import RingClient, RingFull, SamplingParams, SubmitRequest
 from blink.ring.connect import holder_id, open_transport
-from blink.ring.keys import Key
 from blink.ring.layout import PAGE, Reason
 from blink.ring.transport import Channel, LinkState, Region
 from blink.ring.verbs.connection import Request
@@ -161,43 +160,15 @@ def reconnect(config: ApplianceConfig, times: str) -> Json:
     }
 
 
-def refused(config: ApplianceConfig, what: str) -> Json:
-    """What a connection is told that has a wrong key, another holder, or another version."""
-    if what == "key":
-        assert config.rdma is not None
-        config.rdma.key_file.write_text(Key(bytes(range(32))).secret.hex())
-    return {"detail": settle(worker(config, bytes(16) if what == "holder" else None))}
-
-
-def operations(config: ApplianceConfig, count: str) -> Json:
-    """Latencies in us of single operations: p50 and p99."""
-    transport = worker(config)
-    assert settle(transport) == "", transport.detail
-    scratch = config.ring.geometry().in_off
-    outcome: Json = {}
-
-    def measure(name: str, post: Callable[[], int]) -> None:
-        times = []
-        for _ in range(int(count)):
-            start = time.perf_counter_ns()
-            assert finish(transport, post()) is not None, transport.detail
-            times.append((time.perf_counter_ns() - start) / 1000)
-        times.sort()
-        outcome[name] = {"p50": round(times[len(times) // 2]), "p99": round(times[len(times) * 99 // 100])}
-
-    measure("write 8", lambda: transport.post_write([(8, bytes(8))]))
-    measure("write 4096", lambda: transport.post_write([(scratch // 2, bytes(1024))]))
-    measure("read 64", lambda: transport.post_read(Region.G, 0, 64))
-    transport.close()
-    return outcome
+def refused(config: ApplianceConfig) -> Json:
+    """What a frontend with another holder id is told."""
+    return {"detail": settle(worker(config, bytes(16)))}
 
 
 def main() -> int:
     """Run a command."""
     config = load_config(Path(sys.argv[1]))
-    commands: dict[str, Callable[..., Json]] = {
-        f.__name__: f for f in (stream, permissions, reconnect, refused, operations)
-    }
+    commands: dict[str, Callable[..., Json]] = {f.__name__: f for f in (stream, permissions, reconnect, refused)}
     print(json.dumps(commands[sys.argv[2]](config, *sys.argv[3:])), flush=True)
     return 0
 
