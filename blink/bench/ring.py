@@ -17,7 +17,7 @@ from blink.bench import machine, ring_primitives, ring_worker
 from blink.bench.ring_client import PROMPT_TOKENS, ClientRun
 from blink.bench.ring_setup import announced, configure, missing, ringd
 from blink.bench.ring_sse import Reading
-from blink.bench.ring_synthetic import SyntheticRing, write_model
+from blink.bench.ring_synthetic import SyntheticRing
 from blink.errors import BlinkError
 from blink.output import write_json
 from blink.ring.client import RingClient
@@ -29,6 +29,7 @@ ROUNDS = 8
 POLLS = 100
 PER_POLL = (1, 4)
 LOCKSTEP_TOKENS = 600
+FINGERPRINT = bytes(32)  # of a ring without a model
 MAX_STREAMS = 1024  # lanes of a scheduler
 MIN_SECONDS, MAX_SECONDS = 0.1, 60.0
 MIN_TOKENS, MAX_TOKENS = 20, 1 << 15  # of one stream
@@ -79,6 +80,9 @@ def _measure(
     transport: str, device: str | None, streams: int, rates: tuple[float, ...], seconds: float
 ) -> dict[str, Any]:
     ring = _ring_alone(transport, device, streams, seconds)
+    reason = ring_worker.missing()
+    if reason is not None:
+        return {**ring, "worker": [], "worker_not_measured": reason}
     runs = [
         _summary(
             offered,
@@ -100,8 +104,7 @@ def _ring_alone(transport: str, device: str | None, streams: int, seconds: float
         with tempfile.TemporaryDirectory(prefix="blink-bench-", dir="/dev/shm") as folder:
             context = PROMPT_TOKENS + max(PER_POLL) * POLLS
             config = configure(Path(folder), transport, streams=streams, max_context=context, device=device)
-            fingerprint = write_model(config.model.path)
-            with ringd(config, other_core), closing(SyntheticRing(config, fingerprint)) as world:
+            with ringd(config, other_core), closing(SyntheticRing(config, FINGERPRINT)) as world:
                 world.ring.publish()
                 with announced(config, world.ring), ring_worker.pinned(worker_core):
                     if part == "primitives":
@@ -110,7 +113,7 @@ def _ring_alone(transport: str, device: str | None, streams: int, seconds: float
                         found["primitives"] = {name: asdict(p) for name, p in measured.items()}
                         continue
                     lease = PartitionLease(config.instance.run_dir, 0)
-                    with closing(RingClient(open_transport(config, 0), fingerprint=fingerprint, lease=lease)) as client:
+                    with closing(RingClient(open_transport(config, 0), fingerprint=FINGERPRINT, lease=lease)) as client:
                         run = ClientRun(world, client, streams)
                         found["submissions"] = asdict(run.submissions(ROUNDS))
                         found["client_tokens"] = {str(n): asdict(run.tokens(n, POLLS)) for n in PER_POLL}
@@ -143,6 +146,8 @@ def render(document: dict[str, Any]) -> str:
     for name, found in document["transports"].items():
         if "not_measured" in found:
             lines.append(f"{name:<14}not measured: {found['not_measured']}")
+        elif "worker_not_measured" in found:
+            lines.append(f"{f'{name} worker':<14}not measured: {found['worker_not_measured']}")
     rows = list(dict.fromkeys(row for column in columns.values() for row in column))
     lines += ["", "".join([f"{'WHAT':<46}", *(f"{name.upper():<50}" for name in columns)])]
     for row in rows:

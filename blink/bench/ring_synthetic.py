@@ -17,7 +17,6 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Tokenizer, decoders, models
 
 from blink import core
 from blink.backend.driver import Driver
@@ -52,6 +51,8 @@ def answer(prompt_tokens: int, seed: int, count: int) -> str:
 
 def write_model(folder: Path) -> bytes:
     """A prepared folder without weights, for a frontend; returns its fingerprint."""
+    from tokenizers import Tokenizer, decoders, models  # noqa: PLC0415 - a machine without a frontend has none
+
     folder.mkdir()
     words = {text(i): i for i in range(COUNT)} | {"<eos>": EOS}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="<eos>"))  # noqa: S106 - a vocabulary entry

@@ -8,10 +8,9 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-
-import httpx
 
 from blink.bench import ring_sse
 from blink.bench.ring_setup import MODEL, START_S, configure, ringd, running
@@ -22,12 +21,20 @@ from blink.errors import BlinkError
 PROMPT_TOKENS = 64
 
 
+def missing() -> str | None:
+    """Why no worker can be measured on this machine, or None."""
+    absent = [name for name in ("tokenizers", "fastapi", "uvicorn", "httpx") if find_spec(name) is None]
+    if absent:
+        return f"no frontend is installed here (Python package {absent[0]})"
+    if len(os.sched_getaffinity(0)) < 2:
+        return "this machine has one core, and the readers need one that the worker does not use"
+    return None
+
+
 def cores() -> tuple[int, int]:
-    """The core of the worker and the core of everything else. Raises BlinkError on a machine with one."""
+    """The core of what is measured and the core of everything else; the same on a machine with one."""
     usable = sorted(os.sched_getaffinity(0))
-    if len(usable) < 2:
-        raise BlinkError("this machine has one core", "the worker needs a core that the readers do not use")
-    return usable[1], usable[0]
+    return usable[-1], usable[0]
 
 
 @contextmanager
@@ -81,6 +88,8 @@ def _serve_http(config: ApplianceConfig, log: Path, on_core: int) -> None:
 
 
 def _wait_healthy(port: int, processes: Sequence[SpawnProcess], log: Path) -> None:
+    import httpx  # noqa: PLC0415 - a machine without a frontend may lack it
+
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and all(p.is_alive() for p in processes):
         try:

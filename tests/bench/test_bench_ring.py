@@ -7,17 +7,21 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from blink.bench import ring, ring_sse
-from blink.bench.ring_setup import missing
-from blink.bench.ring_synthetic import COUNT, WIDTH, answer, text, write_model
+from blink.bench import ring, ring_primitives, ring_sse, ring_worker
+from blink.bench.ring_client import ClientRun
+from blink.bench.ring_setup import configure, missing
+from blink.bench.ring_synthetic import COUNT, WIDTH, SyntheticRing, answer, text, write_model
 from blink.errors import BlinkError
 from blink.model.prepared import PreparedModel
+from blink.ring.client import RingClient
 from tests.appliance import run_blink, wait_for
+from tests.ringd.host import host
 
 PROMPT, TOKENS = 3, 6
 
@@ -158,3 +162,32 @@ def group_lives(group: int) -> bool:
 
 def leftovers() -> list[Path]:
     return list(Path("/dev/shm").glob("blink-bench-*"))
+
+
+def test_a_link_that_answers_later_is_measured_as_well(tmp_path: Path) -> None:
+    """The verbs transport over a simulated device: what is posted completes some polls later."""
+    config = configure(tmp_path, "verbs", streams=4, max_context=64 + 4 * 5, device=None)
+    for part in ("primitives", "client"):
+        (tmp_path / part).mkdir()
+        with host(tmp_path / part) as h, closing(SyntheticRing(config, bytes(32))) as world:
+            world.ring.publish()
+            h.announce(config.instance.ring_dir)
+            if part == "primitives":
+                found = ring_primitives.measure(h.transport(), config.ring.geometry(), 0.05)
+                assert len(found) == 4
+                assert all(p.ops_per_s > 0 and 0 < p.p50_us <= p.p99_us for p in found.values())
+                continue
+            with closing(RingClient(h.transport(), fingerprint=bytes(32))) as client:
+                run = ClientRun(world, client, 4)
+                assert run.submissions(2).per_s > 0
+                assert all(run.tokens(n, 5).cpu_us > 0 for n in (1, 4))
+
+
+def test_a_machine_without_a_frontend_or_a_second_core_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {3})
+    assert "one core" in str(ring_worker.missing())
+    assert ring_worker.cores() == (3, 3)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 3})
+    assert ring_worker.missing() is None
+    monkeypatch.setattr(ring_worker, "find_spec", lambda name: None if name == "uvicorn" else object())
+    assert "uvicorn" in str(ring_worker.missing())
