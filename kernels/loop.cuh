@@ -18,7 +18,7 @@ BLINK_DEVICE uint32_t graph_of(const Sched &s, const Decision &d) {
     return d.kind == KIND_DECODE ? d.graph : s.config.n_decode + d.graph;
 }
 
-/* Collective: between two polls of an idle driver. One warp slot sleeps and the others wait for it, which costs little
+/* Collective: between two polls of an idle driver. One thread sleeps and the others wait for it, which costs little
  * power; the sleep bounds both how late a request is seen and the time between two beats. */
 BLINK_DEVICE void rest(CudaPlatform &p, LoopState &loop) {
     if (p.tid() == 0 && p.now_ns() - loop.busy_ns > loop.idle_spin_ns) __nanosleep(loop.idle_sleep_ns);

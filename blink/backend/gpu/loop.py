@@ -29,8 +29,7 @@ _JOIN_POLL_S = 0.002
 class GpuLoop(ABC):
     """A driver: turns ``scheduler`` and runs its batches from ``graphs``, all on the device.
 
-    Everything is allocated, loaded and uploaded when it is made. A driver may be started again after its end, also
-    where another one has turned the same scheduler in between.
+    Everything is allocated, loaded and uploaded when it is made. A driver may be started again after its end.
     """
 
     launch_window = 0
