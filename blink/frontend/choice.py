@@ -29,6 +29,7 @@ class AnswerOptions:
     min_tokens: int = 0
     tools: bool = False
     parallel_calls: bool = True
+    own_text: bool = False  # not the continuation of the prompt's text
 
 
 @dataclass(slots=True)
@@ -65,7 +66,9 @@ class Choice:
         self.finish: str | None = None
         self._options = options
         tail = prompt[-TAIL_TOKENS:]
-        self._detokenizer = Detokenizer(tokenizer, skip_special=options.skip_special, prompt=tail)
+        self._detokenizer = Detokenizer(
+            tokenizer, skip_special=options.skip_special, prompt=tail, own_text=options.own_text
+        )
         self._matcher = StopMatcher(options.stops, include=options.include_stop)
         self._tools = ToolCallParser() if options.tools else None
         self._entries: deque[Entry] = deque()

@@ -92,6 +92,7 @@ def answer_options(body: GenerationBody, eos_ids: Collection[int]) -> AnswerOpti
         min_tokens=body.min_tokens or 0,
         tools=chat is not None and bool(chat.tools) and chat.tool_choice != "none",
         parallel_calls=chat is None or chat.parallel_tool_calls is not False,
+        own_text=chat is not None,
     )
 
 

@@ -12,8 +12,11 @@ T = TypeVar("T", str, bytes)
 class PieceTokenizer:
     """Token i stands for ``pieces[i]``."""
 
-    def __init__(self, pieces: Sequence[bytes], special: Iterable[int] = ()) -> None:
+    def __init__(
+        self, pieces: Sequence[bytes], special: Iterable[int] = (), *, strips_first_space: bool = False
+    ) -> None:
         self._pieces, self._special = pieces, frozenset(special)
+        self.strips_first_space = strips_first_space
 
     def token_bytes(self, token_id: int) -> bytes:
         return self._pieces[token_id]

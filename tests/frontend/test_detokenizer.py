@@ -76,3 +76,13 @@ def test_special_tokens_are_skipped_only_where_asked() -> None:
 )
 def test_incomplete_tail(data: bytes, tail: bytes) -> None:
     assert incomplete_tail(data) == tail
+
+
+@pytest.mark.parametrize(
+    ("strips", "own_text", "text"), [(True, True, "The  end"), (True, False, " The  end"), (False, True, " The  end")]
+)
+def test_the_space_before_a_text_belongs_to_a_continuation_only(strips: bool, own_text: bool, text: str) -> None:
+    """SentencePiece puts one there; token 0 is a control token, which has no text that could begin with it."""
+    tokenizer = PieceTokenizer([b"<s>", b" The", b"  end"], special=[0], strips_first_space=strips)
+    detokenizer = Detokenizer(tokenizer, own_text=own_text)
+    assert "".join(map(detokenizer.feed, range(3))) + detokenizer.flush() == text

@@ -168,3 +168,5 @@ def test_the_tokens_that_end_an_answer() -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     assert answer_options(chat(tools=tools), [0]).tools
     assert not answer_options(chat(tools=tools, tool_choice="none"), [0]).tools
+    assert answer_options(chat(), [0]).own_text
+    assert not answer_options(text(), [0]).own_text
