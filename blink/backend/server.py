@@ -126,7 +126,6 @@ def load_engine(config: ApplianceConfig, spec: ModelSpec, model: PreparedModel, 
         pages=config.engine.pages,
         page_tokens=config.engine.page_tokens,
         threads=config.engine.threads,
-        eos=model.eos_ids,
         max_context=config.engine.max_context,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -30,10 +30,9 @@ class StepError(Exception):
 class ReferenceEngine:
     """An :class:`~blink.engine.engine.Engine` over ``buffers``, its cache being ``pages`` pages of ``page_tokens``.
 
-    ``tensors`` are the checkpoint's, by HuggingFace name; they are copied one at a time. ``eos`` are the ids that a
-    row's min_tokens bans besides its own stop ids. ``threads`` is the number of CPU threads, all of them by default.
-    ``max_context`` (what the block tables hold, by default) selects the rotary frequencies of models whose frequencies
-    depend on it. Raises BlinkError where the checkpoint does not fit ``spec``.
+    ``tensors`` are the checkpoint's, by HuggingFace name; they are copied one at a time. ``threads`` is the number of
+    CPU threads, all of them by default. ``max_context`` (what the block tables hold, by default) selects the rotary
+    frequencies of models whose frequencies depend on it. Raises BlinkError where the checkpoint does not fit ``spec``.
     """
 
     def __init__(
@@ -45,10 +44,9 @@ class ReferenceEngine:
         pages: int,
         page_tokens: int,
         threads: int | None = None,
-        eos: Sequence[int] = (),
         max_context: int | None = None,
     ) -> None:
-        self.spec, self.buffers, self.eos = spec, buffers, tuple(eos)
+        self.spec, self.buffers = spec, buffers
         self.page_tokens = page_tokens
         held = buffers.dims["lane_pages"] * page_tokens
         self.context = max_context or held
@@ -128,7 +126,7 @@ class ReferenceEngine:
                 frequency=float(params["frequency"]),
                 seed=int(params["seed"]),
                 logit_bias=dict(bias),
-                banned=(*self.eos, *stop.tolist()) if early else (),
+                banned=tuple(stop.tolist()) if early else (),
                 logprobs=int(params["lp_n"]) if params["flags"] & Flag.LOGPROBS else None,
             ),
             length,
