@@ -142,6 +142,10 @@ def _receive(
                 if reader.tokens == max_tokens and not end:
                     end, server, own = now, cpu_seconds(worker) - server, time.process_time() - own
             if not data or reader.data.endswith(b"\r\n0\r\n\r\n"):
+                if not reader.tokens:
+                    raise BlinkError(
+                        f"stream {reader.seed}: {bytes(reader.data[-300:])!r}", "see the frontend's answer"
+                    )
                 selector.unregister(reader.socket)
                 reader.socket.close()
                 running -= 1

@@ -124,7 +124,7 @@ class PacedEngine(CountingEngine):
 
 
 class Rate:
-    """Steps at a rate of ``tokens_per_s`` for ``lanes`` lanes; time that was missed is not made up."""
+    """Steps at a rate of ``tokens_per_s`` for ``lanes`` lanes; a step that is late by an interval delays the rest."""
 
     def __init__(self, tokens_per_s: float, lanes: int) -> None:
         self._interval, self._due = lanes / tokens_per_s, 0.0

@@ -99,4 +99,6 @@ def _wait_healthy(port: int, processes: Sequence[SpawnProcess], log: Path) -> No
             pass
         time.sleep(0.1)
     text = log.read_text() if log.exists() else ""
-    raise BlinkError(f"the benchmark's frontend did not start: {text[-500:]}", "see the cause above")
+    ended = [what for what, p in zip(("engine", "frontend"), processes, strict=True) if not p.is_alive()]
+    why = f"its {ended[0]} ended" if ended else f"waited {START_S:g} s for its frontend"
+    raise BlinkError(f"the benchmark: {why}; the frontend's log: {text[-500:] or 'empty'}", "see the cause above")
