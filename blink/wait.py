@@ -5,11 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-import httpx
-
 from blink.config import ApplianceConfig
 from blink.errors import BlinkError
-from blink.smoke.http import client_options
 from blink.status import status
 
 PAUSE_S = 0.2
@@ -23,6 +20,10 @@ def backend(config: ApplianceConfig) -> str | None:
 
 def frontend(config: ApplianceConfig) -> str | None:
     """None where the frontend answers GET /health with 200, else what it did instead, in a few words."""
+    import httpx  # noqa: PLC0415 - a GPU host has none
+
+    from blink.smoke.http import client_options  # noqa: PLC0415
+
     try:
         with httpx.Client(**client_options(config.frontend), timeout=5) as client:
             answer = client.get("/health")
