@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,9 @@ from blink.errors import BlinkError
 from blink.smoke.check import CheckError, Deadline
 
 Json = dict[str, Any]
+
+# With pyverbs loaded the root logger prints INFO, and httpx then tells of every request.
+logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 def base_url(config: FrontendConfig) -> str:
