@@ -62,6 +62,7 @@ class Appliance:
         self.config_path.write_text(to_toml(tables))
         self.logs = {half: root / f"{half}.log" for half in ("backend", "frontend")}
         self._running: list[subprocess.Popen[bytes]] = []
+        self._newest: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
     def config(self) -> ApplianceConfig:
@@ -74,7 +75,17 @@ class Appliance:
         with self.logs[half].open("ab") as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self._running.append(process)
+        self._newest[half] = process
         return process
+
+    @contextmanager
+    def stopped(self, half: str) -> Iterator[None]:
+        """A half that does not run while the block does: SIGSTOP, then SIGCONT."""
+        self._newest[half].send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._newest[half].send_signal(signal.SIGCONT)
 
     def backend(self) -> subprocess.Popen[bytes]:
         """Start the backend and wait until the scheduler serves."""
