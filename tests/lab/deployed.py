@@ -125,9 +125,14 @@ class Deployed:
             raise AssertionError(f"{error}; its last word: {last}") from None
         return last
 
-    def wait_unhealthy(self) -> dict[str, Any]:
-        """Wait until the frontend says that requests are not served; the body of GET /health."""
-        return wait_for("GET /health to say 503", lambda: next((b for s, b in [self.health()] if s == 503), None))
+    def wait_unhealthy(self, reason: str = "") -> dict[str, Any]:
+        """Wait until the frontend says that requests are not served, and ``reason`` in why; the body of GET /health."""
+
+        def unhealthy() -> dict[str, Any] | None:
+            status, body = self.health()
+            return body if status == 503 and reason in body["reason"] else None
+
+        return wait_for(f"GET /health to say 503 and {reason!r}", unhealthy)
 
     def start_stream(self, *, seed: int = 1, tokens: int = 200) -> Stream:
         """A sampled completion of exactly ``tokens`` tokens; the same seed gives the same tokens."""

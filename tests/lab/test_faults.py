@@ -100,9 +100,7 @@ def test_the_host_reboots(lab: Deployed) -> None:
 def test_a_wrong_key_is_refused_and_named(lab: Deployed) -> None:
     lab.dpu.ssh(f"cp -p {KEY} {KEY}.right && (echo {'ab' * 32}) > {KEY}")
     lab.dpu.ssh(f"systemctl restart {UNIT.format('frontend')}")
-    trouble = lab.wait_unhealthy()
-    assert trouble["hop"] == "link"
-    assert "key" in trouble["reason"]
+    assert lab.wait_unhealthy("key")["hop"] == "link"  # before it has tried, the reason is another
     smoke = lab.dpu.ssh(f"/opt/blink/bin/blink smoke --config {CONFIG}", check=False, timeout_s=400)
     assert smoke.returncode == 1
     assert "key" in smoke.stdout
