@@ -184,6 +184,12 @@ class Frontends:
             raise Refused("backend not up: it has announced no ring")
         if hello.partition >= ring.header.geometry.parts:
             raise Refused(f"partition {hello.partition} of a ring with {ring.header.geometry.parts} partitions")
+        release = running_release().encode()
+        if offer.release != release:
+            theirs = offer.release.decode("ascii", "replace")
+            raise Refused(
+                f"the frontend runs release {theirs}, this blink-ringd {release.decode()}: deploy one release to both"
+            )
         session = Session(writer, peer)
         lease = Lease(hello.partition, offer.holder, peer, session.fence)
         worker = hello.access is hs.Access.WORKER
@@ -195,15 +201,10 @@ class Frontends:
             if isinstance(e, FabricError):
                 raise Refused(f"on the ring host: {e}") from None
             raise
-        release = running_release().encode()
         regions = ring.regions(hello.access, hello.partition)
         answer = hs.Answer(ring.header.epoch, release, responder.endpoint, regions)
         session.open(responder, *exchange.answer(answer))
         self._sessions[lease] = session
-        if offer.release != release:
-            log.warning(
-                "%s runs release %s, this is %s", peer, offer.release.decode("ascii", "replace"), release.decode()
-            )
         log.info(
             "%s: partition %d: %s connected over %s", peer, hello.partition, hello.access.name.lower(),
             offer.endpoint.address,

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from blink.release import running_release
 from blink.ring import handshake as hs
 from blink.ring.keys import Key, read_key
 from blink.ring.layout import HEADER, PAGE, Geometry
 from blink.ring.shm import RingObjects
 from blink.ring.transport import LinkState, Region
+from blink.ring.verbs import connection as verbs_connection
 from blink.ring.verbs.connection import Connection, Request, Wire
 from blink.ringd.leases import MAX_OBSERVERS
 from tests.appliance import wait_for
@@ -172,6 +174,27 @@ def test_a_frontend_that_vanishes_gives_its_partition_back(served: Host) -> None
     transport.close()
 
 
+# Releases
+
+
+def test_another_release_is_refused_by_name_and_disturbs_nobody(
+    served: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both halves flip or neither: also an observer, and the very holder of the partition, which keeps its lease."""
+    good = connected(served.transport())
+    monkeypatch.setattr(verbs_connection, "running_release", lambda: "0123456789abcdef")
+    for access in hs.Access:
+        other = served.transport(access=access)
+        other.reconnect()
+        assert settle(other) is LinkState.DOWN
+        assert f"release 0123456789abcdef, this blink-ringd {running_release()}: deploy one" in other.detail
+        other.close()
+    assert "turned away: the frontend runs release 0123456789abcdef" in complaints(caplog)
+    assert magic(good) == b"BLNKRNG1"
+    monkeypatch.undo()
+    connected(good).close()
+
+
 # Keys
 
 
@@ -227,7 +250,7 @@ def recorded(h: Host) -> list[bytes]:
         wire, exchange = Wire(sock, 5), hs.ClientHandshake(read_key(h.rdma.key_file), hs.Access.WORKER, 1)
         sent.append(exchange.hello())
         wire.send(sent[0])
-        offer = hs.Offer(HOLDER, b"0" * 16, connection.local)
+        offer = hs.Offer(HOLDER, running_release().encode(), connection.local)
         sent.append(exchange.offer(wire.receive(hs.Frame.CHALLENGE), offer))
         wire.send(sent[1])
         exchange.accept(wire.receive(hs.Frame.ANSWER))
