@@ -17,7 +17,7 @@ constexpr uint32_t CONTROL_RUN = 0x0;
 constexpr uint32_t CONTROL_DRAIN = 0x1;
 constexpr uint32_t CONTROL_STOP = 0x2;
 
-constexpr uint32_t BATCH_MAX_BUCKETS = 0x40;
+constexpr uint32_t BATCH_MAX_BUCKETS = 0x200;
 constexpr uint32_t BATCH_MAX_EOS = 0x8;
 constexpr uint32_t BATCH_MAX_STOP = 0x40;
 constexpr uint32_t BATCH_MAX_BIAS = 0x400;
@@ -114,13 +114,13 @@ struct SchedConfig {
     uint32_t step_budget_ms;  /* published as budget_ms before a batch runs */
     uint32_t n_decode;  /* decode buckets, ascending, the last is lanes */
     uint32_t n_prefill;  /* prefill buckets in packed tokens, ascending, the last is batch_tokens */
-    uint32_t decode_bucket[64];
-    uint32_t prefill_bucket[64];
+    uint32_t decode_bucket[512];
+    uint32_t prefill_bucket[512];
     uint32_t n_eos;
     uint32_t eos[8];
     uint8_t reserved0[28];
 };
-static_assert(sizeof(SchedConfig) == 640, "SchedConfig");
+static_assert(sizeof(SchedConfig) == 4224, "SchedConfig");
 static_assert(__builtin_offsetof(SchedConfig, lanes) == 0, "SchedConfig.lanes");
 static_assert(__builtin_offsetof(SchedConfig, records) == 4, "SchedConfig.records");
 static_assert(__builtin_offsetof(SchedConfig, page_tokens) == 8, "SchedConfig.page_tokens");
@@ -138,9 +138,9 @@ static_assert(__builtin_offsetof(SchedConfig, step_budget_ms) == 52, "SchedConfi
 static_assert(__builtin_offsetof(SchedConfig, n_decode) == 56, "SchedConfig.n_decode");
 static_assert(__builtin_offsetof(SchedConfig, n_prefill) == 60, "SchedConfig.n_prefill");
 static_assert(__builtin_offsetof(SchedConfig, decode_bucket) == 64, "SchedConfig.decode_bucket");
-static_assert(__builtin_offsetof(SchedConfig, prefill_bucket) == 320, "SchedConfig.prefill_bucket");
-static_assert(__builtin_offsetof(SchedConfig, n_eos) == 576, "SchedConfig.n_eos");
-static_assert(__builtin_offsetof(SchedConfig, eos) == 580, "SchedConfig.eos");
+static_assert(__builtin_offsetof(SchedConfig, prefill_bucket) == 2112, "SchedConfig.prefill_bucket");
+static_assert(__builtin_offsetof(SchedConfig, n_eos) == 4160, "SchedConfig.n_eos");
+static_assert(__builtin_offsetof(SchedConfig, eos) == 4164, "SchedConfig.eos");
 
 /* what the driver does next */
 struct Decision {

@@ -177,8 +177,8 @@ struct Sched {
     BLINK_HD uint32_t *free_lanes() { return array<uint32_t>(at.free_lanes); }
     BLINK_HD int32_t *free_pages() { return array<int32_t>(at.free_pages); }
     BLINK_HD Row &row(uint32_t i) { return array<Row>(at.rows)[i]; }
-    BLINK_HD uint8_t *decode_graph() { return array<uint8_t>(at.decode_graph); }
-    BLINK_HD uint8_t *prefill_graph() { return array<uint8_t>(at.prefill_graph); }
+    BLINK_HD uint16_t *decode_graph() { return array<uint16_t>(at.decode_graph); }
+    BLINK_HD uint16_t *prefill_graph() { return array<uint16_t>(at.prefill_graph); }
     BLINK_HD int32_t *block_table(uint32_t lane) { return batch.block_table + (uint64_t)lane * config.lane_pages; }
 };
 
@@ -207,18 +207,18 @@ BLINK_HD Offsets lay_out(const SchedConfig &c, uint32_t slots, uint32_t parts) {
     o.free_lanes = reserve(end, (uint64_t)c.lanes * 4);
     o.free_pages = reserve(end, (uint64_t)c.pages * 4);
     o.rows = reserve(end, (uint64_t)c.lanes * sizeof(Row));
-    o.decode_graph = reserve(end, (uint64_t)c.lanes + 1);
-    o.prefill_graph = reserve(end, (uint64_t)c.batch_tokens + 1);
+    o.decode_graph = reserve(end, ((uint64_t)c.lanes + 1) * sizeof(uint16_t));
+    o.prefill_graph = reserve(end, ((uint64_t)c.batch_tokens + 1) * sizeof(uint16_t));
     o.size = end;
     return o;
 }
 
 /* For every size up to `largest`, the tightest of the ascending `buckets` that holds it. */
-BLINK_HD void fill_graph_table(uint8_t *table, uint32_t largest, const uint32_t *buckets) {
+BLINK_HD void fill_graph_table(uint16_t *table, uint32_t largest, const uint32_t *buckets) {
     uint32_t bucket = 0;
     for (uint32_t size = 0; size <= largest; size++) {
         while (buckets[bucket] < size) bucket++;
-        table[size] = (uint8_t)bucket;
+        table[size] = (uint16_t)bucket;
     }
 }
 

@@ -21,7 +21,8 @@ import enum
 from blink.cstruct import Buffer, Buffers, Field, Struct
 from blink.ring.layout import LOGPROB
 
-MAX_BUCKETS = 64
+MAX_BUCKETS = 512
+"""Of each kind: the paper's dense grids have 650 to 1000 graphs in all."""
 MAX_EOS = 8
 MAX_STOP = 64
 MAX_BIAS = 1024
@@ -106,7 +107,7 @@ BATCH = Buffers(
 
 SCHED_CONFIG = Struct(
     "SchedConfig",
-    0x280,
+    0x1080,
     (
         Field(0x000, "u32", "lanes", "rows of the largest decode step"),
         Field(0x004, "u32", "records", "requests held at once: running, paused and waiting for a lane"),
@@ -125,9 +126,9 @@ SCHED_CONFIG = Struct(
         Field(0x038, "u32", "n_decode", "decode buckets, ascending, the last is lanes"),
         Field(0x03C, "u32", "n_prefill", "prefill buckets in packed tokens, ascending, the last is batch_tokens"),
         Field(0x040, "u32", "decode_bucket", "", MAX_BUCKETS),
-        Field(0x140, "u32", "prefill_bucket", "", MAX_BUCKETS),
-        Field(0x240, "u32", "n_eos"),
-        Field(0x244, "u32", "eos", "", MAX_EOS),
+        Field(0x840, "u32", "prefill_bucket", "", MAX_BUCKETS),
+        Field(0x1040, "u32", "n_eos"),
+        Field(0x1044, "u32", "eos", "", MAX_EOS),
     ),
     "configuration of the scheduler",
 )
