@@ -11,14 +11,15 @@ from pathlib import Path
 
 import blink
 
-CODE = frozenset({".py", ".so", ".h", ".cuh", ".cu", ".cpp"})
+CODE = frozenset({".py", ".h", ".cuh", ".cu", ".cpp"})
+"""Sources only: a library differs between the architectures of one release, and travels with what it is built from."""
 
 
 def release_id(folders: list[Path] | None = None) -> str:
     """The first 16 hex digits of the SHA-256 of every code file of the package, by relative path.
 
-    An editable install spreads the package over ``folders`` (default: all that the import system knows), the sources
-    and the built library.
+    An editable install spreads the package over ``folders`` (default: all that the import system knows): Python, and
+    what CMake installed.
     """
     digest = hashlib.sha256()
     for folder in folders if folders is not None else [Path(p) for p in blink.__path__]:
