@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cuda.bindings import driver
@@ -77,16 +77,46 @@ class Device:
         """Bytes of device memory that nobody has taken."""
         return int(call(driver.cuMemGetInfo(), "reading the device's memory"))
 
-    def kernels(self, source: str, names: Sequence[str], *, controls_graphs: bool = False) -> dict[str, Kernel]:
-        """The kernels ``names`` of kernels/``source``, compiled for this device and loaded for good."""
+    def kernels(
+        self,
+        source: str,
+        names: Sequence[str],
+        *,
+        controls_graphs: bool = False,
+        defines: Mapping[str, int] | None = None,
+    ) -> dict[str, Kernel]:
+        """The kernels ``names`` of kernels/``source`` with macros ``defines``, compiled for this device and loaded."""
         version = int(call(driver.cuDriverGetVersion(), "reading the driver's version"))
-        cubin = cached_kernels(source, self.arch, version, controls_graphs=controls_graphs)
+        cubin = cached_kernels(source, self.arch, version, controls_graphs=controls_graphs, defines=defines)
         module = call(driver.cuModuleLoadData(cubin), f"loading kernels/{source}")
         return {n: call(driver.cuModuleGetFunction(module, n.encode()), f"kernel {n}") for n in names}
 
 
-def launch(kernel: Kernel, grid: int, block: int, arguments: Sequence[Any], stream: Stream) -> None:
-    """Launch ``kernel``, or capture its launch. ``arguments`` are ctypes values, one for each parameter."""
+def allow_shared(kernel: Kernel, size: int) -> None:
+    """Let ``kernel`` be launched with ``size`` bytes of dynamic shared memory. Raises BlinkError past the device's."""
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    call(driver.cuFuncSetAttribute(kernel, attribute, size), f"asking for {size} bytes of shared memory")
+
+
+def resident_blocks(kernel: Kernel, block: int, shared: int = 0) -> int:
+    """How many blocks of ``block`` threads one multiprocessor holds at once."""
+    return int(call(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(kernel, block, shared), "asking the occupancy"))
+
+
+def launch(
+    kernel: Kernel,
+    grid: int | tuple[int, int, int],
+    block: int,
+    arguments: Sequence[Any],
+    stream: Stream,
+    *,
+    shared: int = 0,
+) -> None:
+    """Launch ``kernel``, or capture its launch. ``arguments`` are ctypes values, one for each parameter.
+
+    ``shared`` is bytes of dynamic shared memory; more than 48 KiB need :func:`allow_shared` first.
+    """
     pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
-    result = driver.cuLaunchKernel(kernel, grid, 1, 1, block, 1, 1, 0, stream, ctypes.addressof(pointers), 0)
+    x, y, z = grid if isinstance(grid, tuple) else (grid, 1, 1)
+    result = driver.cuLaunchKernel(kernel, x, y, z, block, 1, 1, shared, stream, ctypes.addressof(pointers), 0)
     call(result, "launching a kernel")

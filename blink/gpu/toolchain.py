@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import os
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -56,15 +57,19 @@ def device_runtime() -> Path:
     raise BlinkError("libcudadevrt.a was not found", f"install the Python package nvidia-cuda-runtime {wanted}")
 
 
-def compile_kernels(source: str, arch: str, *, controls_graphs: bool = False) -> bytes:
+def compile_kernels(
+    source: str, arch: str, *, controls_graphs: bool = False, defines: Mapping[str, int] | None = None
+) -> bytes:
     """The cubin of kernels/``source`` for ``arch``. Raises BlinkError with the compiler's log.
 
     ``controls_graphs``: the kernels launch graphs or set their conditions, and need the device runtime linked.
+    ``defines`` are macros; a source has defaults for all that it reads.
     """
     text = (kernel_folder() / source).read_bytes()
+    options = [f"--define-macro={name}={value}" for name, value in sorted((defines or {}).items())]
     if not controls_graphs:
-        return compile_text(text, source, arch)
-    return _link(compile_text(text, source, arch, RELOCATABLE), source, arch)
+        return compile_text(text, source, arch, *options)
+    return _link(compile_text(text, source, arch, RELOCATABLE, *options), source, arch)
 
 
 def compile_text(text: bytes, name: str, arch: str, *options: str) -> bytes:
@@ -89,19 +94,26 @@ def compile_text(text: bytes, name: str, arch: str, *options: str) -> bytes:
 
 
 def cached_kernels(
-    source: str, arch: str, driver_version: int, folder: Path | None = None, *, controls_graphs: bool = False
+    source: str,
+    arch: str,
+    driver_version: int,
+    folder: Path | None = None,
+    *,
+    controls_graphs: bool = False,
+    defines: Mapping[str, int] | None = None,
 ) -> bytes:
     """As :func:`compile_kernels`, from ``folder`` where it has been done before.
 
-    An entry's name has a hash of all sources and of the toolchain, and the driver's version. ``folder`` is
+    An entry's name has a hash of all sources and of the toolchain, the macros, and the driver's version. ``folder`` is
     $XDG_CACHE_HOME/blink unless given; where it cannot be written, nothing is kept.
     """
     folder = folder or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "blink"
-    path = folder / f"{Path(source).stem}-{arch}-{driver_version}-{source_hash()[:32]}.cubin"
+    macros = "".join(f"-{name}={value}" for name, value in sorted((defines or {}).items()))
+    path = folder / f"{Path(source).stem}{macros}-{arch}-{driver_version}-{source_hash()[:32]}.cubin"
     try:
         return path.read_bytes()
     except OSError:
-        cubin = compile_kernels(source, arch, controls_graphs=controls_graphs)
+        cubin = compile_kernels(source, arch, controls_graphs=controls_graphs, defines=defines)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = path.with_suffix(f".{os.getpid()}")

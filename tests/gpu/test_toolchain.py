@@ -55,10 +55,10 @@ def test_what_was_compiled_is_kept(kernels: Path, tmp_path: Path, monkeypatch: p
         assert toolchain.cached_kernels("one.cu", "sm_90", 13000, kept) == first
 
 
-@pytest.mark.parametrize("change", ["header", "driver", "device", "options"])
+@pytest.mark.parametrize("change", ["header", "driver", "device", "options", "defines"])
 def test_a_change_compiles_anew(kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
-    kept, arch, version = tmp_path / "cache", "sm_90", 13000
-    toolchain.cached_kernels("one.cu", arch, version, kept)
+    kept, arch, version, defines = tmp_path / "cache", "sm_90", 13000, {"ONE": 1}
+    toolchain.cached_kernels("one.cu", arch, version, kept, defines=defines)
     match change:
         case "header":
             (kernels / "two.h").write_text("#define TWO 3\n")
@@ -68,8 +68,10 @@ def test_a_change_compiles_anew(kernels: Path, tmp_path: Path, monkeypatch: pyte
             arch = "sm_100"
         case "options":
             monkeypatch.setattr(toolchain, "OPTIONS", ("--std=c++20",))
+        case "defines":
+            defines = {"ONE": 2}
     toolchain.source_hash.cache_clear()
-    toolchain.cached_kernels("one.cu", arch, version, kept)
+    toolchain.cached_kernels("one.cu", arch, version, kept, defines=defines)
     assert len(list(kept.iterdir())) == 2
 
 
