@@ -104,19 +104,23 @@ def resident_blocks(kernel: Kernel, block: int, shared: int = 0) -> int:
 
 
 def launch(
-    kernel: Kernel,
-    grid: int | tuple[int, int, int],
-    block: int,
-    arguments: Sequence[Any],
-    stream: Stream,
-    *,
-    shared: int = 0,
-) -> None:
+    kernel: Kernel, grid: int | tuple[int, int, int], block: int, arguments: Sequence[Any], stream: Stream, *,
+    shared: int = 0, dependent: bool = False,
+) -> None:  # fmt: skip
     """Launch ``kernel``, or capture its launch. ``arguments`` are ctypes values, one for each parameter.
 
-    ``shared`` is bytes of dynamic shared memory; more than 48 KiB need :func:`allow_shared` first.
+    ``shared`` is bytes of dynamic shared memory; more than 48 KiB need :func:`allow_shared` first. ``dependent``: the
+    kernel may begin before the one in front of it on the stream has ended, and waits itself (griddepcontrol.wait)
+    before it touches what that one reads or writes.
     """
     pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
-    x, y, z = grid if isinstance(grid, tuple) else (grid, 1, 1)
-    result = driver.cuLaunchKernel(kernel, x, y, z, block, 1, 1, shared, stream, ctypes.addressof(pointers), 0)
-    call(result, "launching a kernel")
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = (grid, 1, 1) if isinstance(grid, int) else grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
+    config.sharedMemBytes, config.hStream = shared, stream
+    if dependent:
+        early = driver.CUlaunchAttribute()
+        early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        early.value.programmaticStreamSerializationAllowed = 1
+        config.attrs, config.numAttrs = [early], 1
+    call(driver.cuLaunchKernelEx(config, kernel, ctypes.addressof(pointers), 0), "launching a kernel")
