@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from blink.bfb.command import add_commands as add_bfb_commands
 from blink.errors import BlinkError
 
 EXAMPLES = """\
@@ -109,6 +110,20 @@ def _wait(args: argparse.Namespace) -> int:
     from blink.wait import run
 
     return run(args.half, load_config(args.config), args.timeout)
+
+
+def _drain(args: argparse.Namespace) -> int:
+    from blink.config import load_config
+    from blink.drain import drain
+
+    return drain(load_config(args.config), reason=args.reason, settle_s=args.settle, timeout_s=args.timeout)
+
+
+def _undrain(args: argparse.Namespace) -> int:
+    from blink.config import load_config
+    from blink.drain import undrain
+
+    return undrain(load_config(args.config))
 
 
 def _version(args: argparse.Namespace) -> int:
@@ -246,6 +261,9 @@ def parser() -> argparse.ArgumentParser:
     _with_json(ring)
     ring.set_defaults(run=_bench_ring)
 
+    bfb = commands.add_parser("bfb", help="look into a BlueField image, and say whether it can be flashed")
+    add_bfb_commands(bfb)
+
     status = commands.add_parser(
         "status",
         help="what the backend is doing, read from the ring",
@@ -261,6 +279,24 @@ def parser() -> argparse.ArgumentParser:
     _with_config(wait)
     wait.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds until it fails (60)")
     wait.set_defaults(run=_wait)
+
+    drain = commands.add_parser(
+        "drain",
+        help="take the appliance out of service, and return once no request runs",
+        description="Make GET /ready answer 503, so that load balancers send no new requests, and wait until none "
+        "runs. What still comes meanwhile is served. It lasts over restarts, until `blink undrain`.",
+    )
+    _with_config(drain)
+    drain.add_argument("--reason", default="an operator's command", metavar="TEXT", help="what GET /ready says")
+    drain.add_argument(
+        "--settle", type=float, default=5.0, metavar="S", help="seconds that load balancers need to notice (5)"
+    )
+    drain.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds until it fails (600)")
+    drain.set_defaults(run=_drain)
+
+    undrain = commands.add_parser("undrain", help="take requests again")
+    _with_config(undrain)
+    undrain.set_defaults(run=_undrain)
 
     config = commands.add_parser("config", help="check a configuration")
     config_commands = config.add_subparsers(dest="config_command", required=True, metavar="ACTION")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from blink.config import ApplianceConfig
+from blink.drain import drain_reason
 from blink.errors import BlinkError
 from blink.output import write_json
 from blink.ring.connect import open_transport
@@ -34,6 +35,8 @@ def observer(config: ApplianceConfig) -> Observer:
 def status(config: ApplianceConfig) -> dict[str, Any]:
     """The appliance's state as a JSON document; ``state`` is up, draining, stopped, stalled or down."""
     document: dict[str, Any] = {"appliance": config.instance.name, "state": "down"}
+    if (reason := drain_reason(config)) is not None:
+        document["drained"] = reason
     try:
         ring = observer(config)
     except BlinkError as e:

@@ -67,7 +67,9 @@ class Metrics:
         """Count an HTTP response; ``path`` is a route, never what a client made up."""
         self._responses.labels(self._model, path, str(status)).inc()
 
-    def render(self, health: RingHealth | None, header: Header | None, ring: Counters | None) -> bytes:
+    def render(
+        self, health: RingHealth | None, header: Header | None, ring: Counters | None, *, drained: bool = False
+    ) -> bytes:
         """Everything in Prometheus' text format; the ring's part only as far as it can be read."""
         registry = CollectorRegistry()
         if MULTIPROC_DIR in os.environ:
@@ -75,6 +77,7 @@ class Metrics:
             own = b""
         else:
             own = generate_latest(self._registry)
+        registry.register(_Pull(lambda: iter([_gauge("drained", "1 while GET /ready asks for no requests", drained)])))
         registry.register(_Pull(lambda: _ring_metrics(health, header, ring)))
         return own + generate_latest(registry)
 

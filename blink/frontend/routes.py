@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 import blink
+from blink.drain import drain_reason
 from blink.frontend.answers import ChatShape, CompletionShape, Shape, Whole, dumps
 from blink.frontend.choice import Choice, Piece
 from blink.frontend.errors import CLIENT_CLOSED, ApiError, ClientGone, bad
@@ -217,11 +218,23 @@ async def health(request: Request) -> Response:
     return JSONResponse(document, 200 if trouble is None else 503)
 
 
+@router.get("/ready")
+async def ready(request: Request) -> Response:
+    """200 while load balancers should send requests, else 503: it cannot serve, or it is drained and still serves."""
+    frontend = _frontend(request)
+    trouble, reason = frontend.trouble(), drain_reason(frontend.config)
+    if trouble is not None:
+        return JSONResponse({"status": "unavailable", "hop": trouble[0], "reason": trouble[1]}, 503)
+    status = "ok" if reason is None else "drained"
+    return JSONResponse({"status": status, "hop": None, "reason": reason}, 200 if reason is None else 503)
+
+
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
     """Prometheus metrics."""
     frontend = _frontend(request)
-    text = frontend.metrics.render(frontend.client.health(), frontend.client.header, await frontend.counters())
+    counters, drained = await frontend.counters(), drain_reason(frontend.config) is not None
+    text = frontend.metrics.render(frontend.client.health(), frontend.client.header, counters, drained=drained)
     return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
 
