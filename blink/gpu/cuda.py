@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from cuda.bindings import driver
@@ -30,6 +31,19 @@ def describe(error: Any) -> str:
     return f"{driver.CUresult(error).name} ({text.decode() if text else 'unknown'})"
 
 
+def initialize() -> None:
+    """Begin to use the CUDA driver. Raises BlinkError where there is none, or no device."""
+    # A module that is loaded when it is first used may wait for every running kernel, and ours never end.
+    os.environ["CUDA_MODULE_LOADING"] = "EAGER"
+    missing = "install NVIDIA's driver, branch 580 or newer, on a machine with an NVIDIA GPU; nvidia-smi shows both"
+    try:
+        (error,) = driver.cuInit(0)
+    except RuntimeError as e:
+        raise BlinkError(f"no CUDA driver: {e}", missing) from None
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise BlinkError(f"no CUDA device: {describe(error)}", missing)
+
+
 class Device:
     """A CUDA device whose primary context is current in the calling thread.
 
@@ -37,16 +51,10 @@ class Device:
     host, and never waits for another stream. Raises BlinkError where there is no such device.
     """
 
-    def __init__(self, ordinal: int = 0) -> None:
-        # A module that is loaded when it is first used may wait for every running kernel, and ours never end.
-        os.environ["CUDA_MODULE_LOADING"] = "EAGER"
-        missing = "run on a machine with an NVIDIA GPU and its driver"
-        try:
-            (error,) = driver.cuInit(0)
-        except RuntimeError as e:
-            raise BlinkError(f"no CUDA driver: {e}", missing) from None
-        if error != driver.CUresult.CUDA_SUCCESS:
-            raise BlinkError(f"no CUDA device: {describe(error)}", missing)
+    def __init__(self, ordinal: int = 0, cache: Path | None = None) -> None:
+        """``cache`` is where compiled kernels are kept; see :func:`blink.gpu.toolchain.cache_folder`."""
+        initialize()
+        self._cache = cache
         self.handle = call(driver.cuDeviceGet(ordinal), f"CUDA device {ordinal}")
         self.context = call(driver.cuDevicePrimaryCtxRetain(self.handle), "making the device's context")
         self.make_current()
@@ -87,7 +95,9 @@ class Device:
     ) -> dict[str, Kernel]:
         """The kernels ``names`` of kernels/``source`` with macros ``defines``, compiled for this device and loaded."""
         version = int(call(driver.cuDriverGetVersion(), "reading the driver's version"))
-        cubin = cached_kernels(source, self.arch, version, controls_graphs=controls_graphs, defines=defines)
+        cubin = cached_kernels(
+            source, self.arch, version, self._cache, controls_graphs=controls_graphs, defines=defines
+        )
         module = call(driver.cuModuleLoadData(cubin), f"loading kernels/{source}")
         return {n: call(driver.cuModuleGetFunction(module, n.encode()), f"kernel {n}") for n in names}
 

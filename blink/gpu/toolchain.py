@@ -93,6 +93,11 @@ def compile_text(text: bytes, name: str, arch: str, *options: str) -> bytes:
         nvrtc.nvrtcDestroyProgram(program)
 
 
+def cache_folder(chosen: Path | None = None) -> Path:
+    """Where what is made once for this machine is kept: ``chosen``, or $XDG_CACHE_HOME/blink."""
+    return chosen or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "blink"
+
+
 def cached_kernels(
     source: str,
     arch: str,
@@ -104,10 +109,10 @@ def cached_kernels(
 ) -> bytes:
     """As :func:`compile_kernels`, from ``folder`` where it has been done before.
 
-    An entry's name has a hash of all sources and of the toolchain, the macros, and the driver's version. ``folder`` is
-    $XDG_CACHE_HOME/blink unless given; where it cannot be written, nothing is kept.
+    An entry's name has a hash of all sources and of the toolchain, the macros, and the driver's version. Without
+    ``folder`` it is :func:`cache_folder`; where that cannot be written, nothing is kept.
     """
-    folder = folder or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "blink"
+    folder = cache_folder(folder)
     macros = "".join(f"-{name}={value}" for name, value in sorted((defines or {}).items()))
     path = folder / f"{Path(source).stem}{macros}-{arch}-{driver_version}-{source_hash()[:32]}.cubin"
     try:
