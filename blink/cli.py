@@ -29,10 +29,12 @@ exit codes: 0 all is well; 1 the cause and the remedy are on stderr; 2 the comma
 
 
 def _backend(args: argparse.Namespace) -> int:
-    from blink.backend.server import check
+    from blink.backend.server import check, prepare
     from blink.backend.server import main as serve
     from blink.config import load_config
 
+    if args.prepare:
+        return prepare(load_config(args.config), check=args.check)
     return (check if args.check else serve)(load_config(args.config))
 
 
@@ -112,6 +114,12 @@ def _wait(args: argparse.Namespace) -> int:
     return run(args.half, load_config(args.config), args.timeout)
 
 
+def _inventory_check(args: argparse.Namespace) -> int:
+    from blink.inventory.check import run
+
+    return run(args.inventory)
+
+
 def _drain(args: argparse.Namespace) -> int:
     from blink.config import load_config
     from blink.drain import drain
@@ -177,6 +185,12 @@ def parser() -> argparse.ArgumentParser:
     )
     _with_config(backend)
     backend.add_argument("--check", action="store_true", help="only say whether this machine could, and what it takes")
+    backend.add_argument(
+        "--prepare",
+        action="store_true",
+        help="capture, inspect and try every graph of a GPU engine, write their manifest, and exit; does nothing where "
+        "it is up to date, which --check with this only reports",
+    )
     backend.set_defaults(run=_backend)
 
     ringd = commands.add_parser(
@@ -279,6 +293,19 @@ def parser() -> argparse.ArgumentParser:
     _with_config(wait)
     wait.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds until it fails (60)")
     wait.set_defaults(run=_wait)
+
+    inventory = commands.add_parser("inventory", help="check an inventory of appliances")
+    inventory_commands = inventory.add_subparsers(dest="inventory_command", required=True, metavar="ACTION")
+    inventory_check = inventory_commands.add_parser(
+        "check",
+        help="name every fault of an inventory, one line each",
+        description="Name every fault of an inventory: pairs, cards, addresses, canaries, plain-text secrets. Connects "
+        "to no machine. Every playbook does the same before its first task.",
+    )
+    inventory_check.add_argument(
+        "-i", "--inventory", type=Path, action="append", required=True, metavar="PATH", help="may be repeated"
+    )
+    inventory_check.set_defaults(run=_inventory_check)
 
     drain = commands.add_parser(
         "drain",

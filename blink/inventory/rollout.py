@@ -1,0 +1,35 @@
+"""Who is changed first, and how many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from blink.inventory.document import Inventory
+from blink.inventory.fault import Fault
+
+
+def check_rollout(inventory: Inventory) -> Iterator[Fault]:
+    """Faults of the groups ``canary`` and of rollout_batches."""
+    appliances = inventory.appliances()
+    canary = inventory.hosts("canary")
+    if len(appliances) > 1 and not canary:
+        yield Fault(
+            "canary", f"is empty, and there are {len(appliances)} appliances", "put one or two appliances below it"
+        )
+    homes = {host: appliance for appliance in appliances for host in appliance.members}
+    for host in canary:
+        if host not in homes:
+            yield Fault(
+                host, "is in canary and in no appliance", "put whole appliances below canary: children, not hosts"
+            )
+        elif not set(homes[host].members) <= set(canary):
+            yield Fault(
+                homes[host].name,
+                f"only {host} of it is in canary",
+                "put the appliance's group below canary, not a host",
+            )
+    batches = next((v["rollout_batches"] for v in inventory.hostvars.values() if "rollout_batches" in v), None)
+    if batches is not None and not (
+        isinstance(batches, list) and batches and all(type(size) is int and size > 0 for size in batches)
+    ):
+        yield Fault("rollout_batches", f"is {batches!r}", "give numbers of appliances, such as [1, 10, 50]")
