@@ -17,6 +17,7 @@ from blink.errors import BlinkError
 from blink.ring.layout import EXTENT_ALIGN, Geometry
 
 MIB = 1 << 20
+Buckets = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(max_length=512)]
 
 
 class _Section(BaseModel):
@@ -94,7 +95,9 @@ class ModelConfig(_Section):
 class EngineConfig(_Section):
     """``[engine]``: what runs the model, and the shapes it runs."""
 
-    kind: Literal["reference", "native", "tensorrt"] = "reference"
+    kind: Literal["reference", "native", "synthetic", "tensorrt"] = Field(
+        default="reference", description="synthetic answers with hashes, on a GPU: to measure all but the model"
+    )
     lanes: Annotated[int, Field(ge=1, le=1024)] = 8
     queue: Annotated[int, Field(ge=1, le=8192)] = Field(default=16, description="requests that may wait for a lane")
     page_tokens: Annotated[int, Field(ge=1, le=1024)] = 16
@@ -104,6 +107,25 @@ class EngineConfig(_Section):
         default=256, description="packed tokens of the largest prefill step"
     )
     threads: Annotated[int, Field(ge=1)] | None = Field(default=None, description="CPU threads of the reference engine")
+    device: Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"^GPU-[0-9a-f-]+$")] = Field(
+        default=0, description="GPU, by index or by UUID as `nvidia-smi -L` prints it"
+    )
+    driver: Literal["conditional", "persistent", "host"] = Field(
+        default="conditional", description="what keeps a GPU going; host: a CPU thread, for comparison (docs/gpu.md)"
+    )
+    dtype: Literal["auto", "float16", "bfloat16"] = Field(
+        default="auto", description="of weights and KV cache on a GPU; auto is the checkpoint's own"
+    )
+    decode_buckets: Buckets = Field(default=(), description="row counts to capture; ascending, the last is lanes")
+    prefill_buckets: Buckets = Field(
+        default=(), description="packed token counts to capture; ascending, the last is batch_tokens"
+    )
+    random_seed: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="native: random weights of this seed, whatever the model folder has; to measure"
+    )
+    cache_dir: Path | None = Field(
+        default=None, description="of compiled kernels and the graphs' manifest; default $XDG_CACHE_HOME/blink"
+    )
     drain_timeout_s: Annotated[float, Field(gt=0, le=3600)] = Field(
         default=20.0,
         description="what still runs this long after SIGTERM ends with an error; below a supervisor's own limit",
@@ -117,7 +139,16 @@ class EngineConfig(_Section):
             )
         if self.batch_tokens < self.lanes:
             raise ValueError(f"batch_tokens: {self.batch_tokens} is below lanes={self.lanes}")
+        for name, last in (("decode_buckets", self.lanes), ("prefill_buckets", self.batch_tokens)):
+            sizes = getattr(self, name)
+            if sizes and (sizes[-1] != last or list(sizes) != sorted(set(sizes))):
+                raise ValueError(f"{name}: not ascending up to {last}")
         return self
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the engine runs on a GPU."""
+        return self.kind in ("native", "synthetic", "tensorrt")
 
 
 class FrontendConfig(_Section):

@@ -27,11 +27,11 @@ class MemoryPlan:
         terms = " + ".join(f"{name} {_mib(size)}" for name, size in self.parts.items())
         return f"{terms} = {_mib(self.total)}"
 
-    def require(self, available: int) -> None:
-        """Raise BlinkError, with the sum, where the plan exceeds ``available`` bytes."""
+    def require(self, available: int, where: str = "") -> None:
+        """Raise BlinkError, with the sum, where the plan exceeds ``available`` bytes. ``where`` names the memory."""
         if self.total > available:
             raise BlinkError(
-                f"this configuration needs {self}, and {_mib(available)} are available",
+                f"this configuration needs {self}, and {_mib(available)} are available{where}",
                 "lower engine.pages, engine.lanes or the ring's arenas, choose a smaller model, or free memory",
             )
 

@@ -78,6 +78,8 @@ class SchedulerConfig:
             "vocab": vocab,
             "batch_tokens": engine.batch_tokens,
             "eos": tuple(eos),
+            "decode_bucket": engine.decode_buckets,
+            "prefill_bucket": engine.prefill_buckets,
         }
         return cls(**{**fields, **changes})
 
@@ -87,6 +89,12 @@ class SchedulerConfig:
         return -(-self.max_context // self.page_tokens)
 
     @property
+    def buckets(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Rows of each decode graph and packed tokens of each prefill graph, ascending."""
+        decode, prefill = self.decode_bucket, self.prefill_bucket
+        return decode or decode_buckets(self.lanes), prefill or prefill_buckets(self.batch_tokens)
+
+    @property
     def dims(self) -> dict[str, int]:
         """Dimensions of the step buffers, for :class:`blink.engine.buffers.BatchBuffers`."""
         return {"lanes": self.lanes, "tokens": self.batch_tokens, "lane_pages": self.lane_pages}
@@ -94,11 +102,8 @@ class SchedulerConfig:
     def pack(self) -> npt.NDArray[Any]:
         """The C ``SchedConfig``: a structured array of shape [1]. Raises ValueError for a list that is too long."""
         packed = np.zeros(1, SCHED_CONFIG.dtype())
-        lists = {
-            "decode_bucket": self.decode_bucket or decode_buckets(self.lanes),
-            "prefill_bucket": self.prefill_bucket or prefill_buckets(self.batch_tokens),
-            "eos": self.eos,
-        }
+        decode, prefill = self.buckets
+        lists = {"decode_bucket": decode, "prefill_bucket": prefill, "eos": self.eos}
         counts = {"decode_bucket": "n_decode", "prefill_bucket": "n_prefill", "eos": "n_eos"}
         for name in SCHED_CONFIG.dtype().names or ():
             if name in lists:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import signal
 import time
 from collections.abc import Callable
+from types import FrameType
+from typing import Protocol
 
 from blink.backend.notify import notify
 from blink.engine.batch import Control
@@ -47,3 +50,28 @@ class Stops:
         log.warning("ending what runs: %s", why)
         self._answered, self._deadline = 2, float("inf")
         self._request(Control.STOP)
+
+
+class Stoppable(Protocol):
+    """A driver."""
+
+    def stop(self) -> None:
+        """Ask for the end; a signal handler calls it."""
+
+
+class StopSignals:
+    """SIGTERM and SIGINT: end the process while it loads, stop the driver once there is one."""
+
+    def __init__(self) -> None:
+        self._driver: Stoppable | None = None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._handle)
+
+    def reach(self, driver: Stoppable) -> None:
+        """From now on signals go to ``driver``."""
+        self._driver = driver
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._driver is None:
+            raise SystemExit(0)
+        self._driver.stop()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from functools import partial
 
+from blink.backend.cpu import load_engine
 from blink.backend.scheduler import SchedulerConfig
-from blink.backend.server import load_engine
 from blink.config import ApplianceConfig
 from blink.engine.buffers import BatchBuffers
 from blink.engine.steps import describe_step

@@ -11,7 +11,7 @@ from typing import Any
 from blink.backend.gpu.drivers import DRIVERS
 from blink.backend.gpu.ring import CopyTransport, DeviceRing, HostRing
 from blink.backend.gpu.state import DeviceScheduler
-from blink.backend.scheduler import SchedulerConfig, decode_buckets, prefill_buckets
+from blink.backend.scheduler import SchedulerConfig
 from blink.engine.batch import Control
 from blink.engine.captured import capture_all
 from blink.engine.device_buffers import DeviceBuffers
@@ -48,9 +48,7 @@ class SyntheticAppliance:
         self._opened.callback(self.engine.close)
         self.scheduler = DeviceScheduler(device, self.config, self.ring, buffers)
         self._opened.callback(self.scheduler.close)
-        decode = config.decode_bucket or decode_buckets(config.lanes)
-        prefill = config.prefill_bucket or prefill_buckets(config.batch_tokens)
-        self.graphs = capture_all(device, self.engine, decode, prefill)
+        self.graphs = capture_all(device, self.engine, *config.buckets)
         self._opened.callback(self.graphs.close)
         self.loop = loop(self.scheduler, self.graphs, **(loop_options or {}))
         self._opened.callback(self.loop.close)

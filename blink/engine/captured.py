@@ -7,6 +7,7 @@ tokens past those that ``control`` names, and ends with ``control.done = control
 
 from __future__ import annotations
 
+import bisect
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,10 +30,24 @@ class CapturedEngine(Protocol):
 
 @dataclass(frozen=True)
 class Graphs:
-    """The captured steps: the decode buckets' first, then the prefill buckets', as the drivers number them."""
+    """The captured steps ``graphs`` and their ``shapes``: the decode buckets' first, then the prefill buckets', as the
+    drivers number them. ``capture_s`` has the seconds that each capture took."""
 
     graphs: Sequence[Graph]
-    capture_s: float
+    shapes: Sequence[tuple[Kind, int]]
+    capture_s: Sequence[float]
+
+    @property
+    def decode_count(self) -> int:
+        """Number of decode buckets."""
+        return sum(kind is Kind.DECODE for kind, _ in self.shapes)
+
+    def tightest(self, kind: Kind, size: int) -> int:
+        """Index, among the buckets of ``kind``, of the smallest that holds ``size``. Raises ValueError."""
+        sizes = [n for k, n in self.shapes if k is kind]
+        if size > sizes[-1]:
+            raise ValueError(f"no graph for {kind.name} of {size}")
+        return bisect.bisect_left(sizes, size)
 
     def close(self) -> None:
         """Release the graphs; what was made of them stays."""
@@ -41,8 +56,11 @@ class Graphs:
 
 
 def capture_all(device: Device, engine: CapturedEngine, decode: Sequence[int], prefill: Sequence[int]) -> Graphs:
-    """Capture ``engine`` for every bucket of rows ``decode`` and of packed tokens ``prefill``."""
-    started = time.monotonic()
+    """Capture ``engine`` for every bucket of rows ``decode`` and of packed tokens ``prefill``, both ascending."""
     shapes = [(Kind.DECODE, n) for n in decode] + [(Kind.PREFILL, n) for n in prefill]
-    graphs = [capture(device, lambda stream, k=k, n=n: engine.enqueue(k, n, stream)) for k, n in shapes]  # type: ignore[misc]
-    return Graphs(graphs, time.monotonic() - started)
+    graphs, seconds = [], []
+    for kind, size in shapes:
+        started = time.perf_counter()
+        graphs.append(capture(device, lambda stream, k=kind, n=size: engine.enqueue(k, n, stream)))  # type: ignore[misc]
+        seconds.append(time.perf_counter() - started)
+    return Graphs(graphs, shapes, seconds)

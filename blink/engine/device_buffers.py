@@ -16,6 +16,19 @@ from blink.gpu.memory import DeviceMemory
 _ALIGN = 256
 
 
+def step_buffer_bytes(dims: Mapping[str, int]) -> int:
+    """Bytes of device memory that the step buffers take."""
+    return _lay_out(dims)[1]
+
+
+def _lay_out(dims: Mapping[str, int]) -> tuple[dict[str, int], int]:
+    offsets, end = {}, 0
+    for name, (shape, dtype) in BATCH.shapes({**dims, "lanes1": dims["lanes"] + 1}).items():
+        offsets[name] = end
+        end += -(-int(np.prod(shape)) * dtype.itemsize // _ALIGN) * _ALIGN
+    return offsets, end
+
+
 class DeviceBuffers:
     """Device memory for every buffer of :data:`blink.engine.batch.BATCH`, zeroed, and their pointer table.
 
@@ -26,18 +39,18 @@ class DeviceBuffers:
     def __init__(self, device: Device, dims: Mapping[str, int]) -> None:
         self.dims = {**dims, "lanes1": dims["lanes"] + 1}
         self._shapes = BATCH.shapes(self.dims)
-        self._offsets: dict[str, int] = {}
-        end = 0
-        for name, (shape, dtype) in self._shapes.items():
-            self._offsets[name] = end
-            end += -(-int(np.prod(shape)) * dtype.itemsize // _ALIGN) * _ALIGN
-        self.memory = DeviceMemory(device, end, "step buffers")
+        self._offsets, size = _lay_out(dims)
+        self.memory = DeviceMemory(device, size, "step buffers")
         self.pointers = np.array([self.memory.address + at for at in self._offsets.values()], np.uint64)
         self.struct = (ctypes.c_uint64 * len(self.pointers))(*self.pointers.tolist())
 
     def address(self, name: str) -> int:
         """Device address of one buffer. Raises KeyError."""
         return self.memory.address + self._offsets[name]
+
+    def offset(self, name: str) -> int:
+        """Where one buffer begins in :attr:`memory`. Raises KeyError."""
+        return self._offsets[name]
 
     def read(self, name: str) -> npt.NDArray[Any]:
         """A copy of one buffer. Raises KeyError."""

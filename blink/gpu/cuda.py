@@ -85,6 +85,19 @@ class Device:
         """Bytes of device memory that nobody has taken."""
         return int(call(driver.cuMemGetInfo(), "reading the device's memory"))
 
+    def total_memory(self) -> int:
+        """Bytes of device memory, taken or not."""
+        return int(call(driver.cuDeviceTotalMem(self.handle), "reading the device's memory"))
+
+    def require_ordered_rdma(self) -> None:
+        """Raise BlinkError where a running kernel might never see, or see in another order, what a NIC writes."""
+        attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING
+        if self.attribute(attribute) == 0:
+            raise BlinkError(
+                f"the GPU {self.name} does not order a NIC's writes for a running kernel",
+                "use a GPU of compute capability 9.0 or newer for ring.transport verbs",
+            )
+
     def kernels(
         self,
         source: str,

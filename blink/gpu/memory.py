@@ -16,6 +16,7 @@ from blink.errors import BlinkError
 from blink.gpu.cuda import Device, call
 
 Bytes = npt.NDArray[np.uint8]
+_HOST_PAGE = 4096
 
 
 class DeviceMemory:
@@ -47,6 +48,14 @@ class DeviceMemory:
             call(driver.cuMemcpyDtoHAsync(data.ctypes.data, at, size, stream), "copying from the device")
             self.device.synchronize()
         return data
+
+    def export(self) -> int:
+        """A dma-buf descriptor of this memory, which the caller closes; a NIC can be given it. Raises BlinkError."""
+        if self.size % _HOST_PAGE:
+            raise ValueError(f"{self.size} bytes are no whole number of pages")
+        kind = driver.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+        result = driver.cuMemGetHandleForAddressRange(self.address, self.size, kind, 0)
+        return int(call(result, "exporting device memory as a dma-buf"))
 
     def _inside(self, offset: int, size: int) -> None:
         if offset < 0 or size < 0 or offset + size > self.size:

@@ -15,10 +15,10 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from blink.errors import BlinkError
 from blink.ring.layout import PAGE
-from blink.ring.shm import RingObjects
 
 SOCKET = "ringd.sock"  # in instance.run_dir
 ANNOUNCE = struct.Struct("<8sHH")  # magic, version, kind of memory
@@ -61,6 +61,16 @@ def announce(path: Path, header: bytes, g_fd: int, f_fd: int, kind: Kind = Kind.
         raise
 
 
+class AnnouncedRing(Protocol):
+    """A ring in memory that another process can have."""
+
+    def header_page(self) -> bytes:
+        """Its header, PAGE bytes."""
+
+    def descriptors(self) -> tuple[int, int]:
+        """New descriptors of G and F, which the caller closes."""
+
+
 class Announcer:
     """Keeps a published ring announced, across restarts of ringd, until the block ends.
 
@@ -68,9 +78,10 @@ class Announcer:
     announced.
     """
 
-    def __init__(self, run_dir: Path, ring: RingObjects) -> None:
-        self._path = run_dir / SOCKET
-        self._header = ring.g[:PAGE].tobytes()
+    def __init__(self, run_dir: Path, ring: AnnouncedRing, kind: Kind = Kind.FILE) -> None:
+        """``kind`` says what the ring's descriptors are."""
+        self._path, self._kind = run_dir / SOCKET, kind
+        self._header = ring.header_page()
         self._fds = ring.descriptors()
         self._stop = threading.Event()
         self._socket: socket.socket | None = None
@@ -93,7 +104,7 @@ class Announcer:
         said = ""
         while not self._stop.is_set():
             try:
-                with announce(self._path, self._header, *self._fds) as connection:
+                with announce(self._path, self._header, *self._fds, self._kind) as connection:
                     self._socket, said = connection, ""
                     log.info("blink-ringd has the ring")
                     if not self._stop.is_set():

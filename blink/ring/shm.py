@@ -76,6 +76,10 @@ class RingObjects:
             self._names[name].rename(self.directory / name)
             self._names[name] = self.directory / name
 
+    def header_page(self) -> bytes:
+        """H as it is now."""
+        return self.g[:PAGE].tobytes()
+
     def descriptors(self) -> tuple[int, int]:
         """New descriptors of G and F, which the caller closes, for a process that shares the memory."""
         g_fd, f_fd = (os.open(self._names[name], os.O_RDWR | os.O_CLOEXEC) for name in ("G", "F"))

@@ -106,7 +106,7 @@ def test_weights_that_are_not_numbers(backend: Any, model: Path) -> None:
             ("engine.pages ", " = ", "are available: lower engine.pages"),
         ),
         ({"engine": {"max_context": 4096, "pages": 512}}, ("engine.max_context: 4096 exceeds the 2048 tokens",)),
-        ({"engine": {"kind": "native"}}, ("engine.kind native is not in this release",)),
+        ({"engine": {"kind": "tensorrt"}}, ("engine.kind tensorrt is not in this release",)),
         ({"ring": {"transport": "verbs"}}, ("rdma: ring.transport verbs needs this section",)),
         ({"instance": {"ring_dir": "/proc/ring"}}, ("instance.ring_dir /proc/ring",)),
         ({"ring": {"slots": 63}}, ("slots: 63 is not a multiple",)),

@@ -36,13 +36,21 @@ class DeviceRing:
     """A ring in device memory at ``g`` and ``f``, complete with its header: there is nothing to publish."""
 
     def __init__(self, device: Device, header: Header) -> None:
-        self.geometry = header.geometry
+        self.geometry, self.epoch = header.geometry, header.epoch
         self.g_memory = DeviceMemory(device, self.geometry.g_bytes, "the ring's G")
         self.f_memory = DeviceMemory(device, self.geometry.f_bytes, "the ring's F")
         self.g, self.f = self.g_memory.address, self.f_memory.address
         for p in range(self.geometry.parts):
             self.g_memory.write(self.geometry.g_off + p * self.geometry.g_stride, header.epoch.to_bytes(8, "little"))
         self.g_memory.write(0, header.encode())
+
+    def header_page(self) -> bytes:
+        """H as it is now."""
+        return self.g_memory.read(0, PAGE).tobytes()
+
+    def descriptors(self) -> tuple[int, int]:
+        """New dma-buf descriptors of G and F, which the caller closes. Raises BlinkError where the driver has none."""
+        return self.g_memory.export(), self.f_memory.export()
 
     def close(self) -> None:
         """Free the memory. No driver may run. Idempotent."""

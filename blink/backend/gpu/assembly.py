@@ -1,0 +1,55 @@
+"""Everything on a device but the ring and what turns the scheduler: step buffers, engine, graphs."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import ExitStack
+
+from blink.backend.gpu.engines import load_engine, memory_plan
+from blink.backend.setup import Setup
+from blink.engine.captured import capture_all
+from blink.engine.device_buffers import DeviceBuffers
+from blink.engine.hosted import HostedEngine
+from blink.gpu.cuda import Device
+from blink.gpu.devices import ordinal_of
+
+log = logging.getLogger("blink.backend")
+
+
+def open_device(setup: Setup) -> Device:
+    """The device that the configuration names. Raises BlinkError; see :func:`blink.gpu.devices.ordinal_of`."""
+    engine = setup.config.engine
+    return Device(ordinal_of(engine.device), engine.cache_dir)
+
+
+class Assembly:
+    """``buffers``, the loaded ``engine``, its ``graphs``, and ``hosted``, which runs them from the host.
+
+    Raises BlinkError, before anything is allocated, where the device's free memory does not hold it all.
+    """
+
+    def __init__(self, device: Device, setup: Setup) -> None:
+        self.device, self._opened = device, ExitStack()
+        plan = memory_plan(setup)
+        log.info("memory of the GPU %s: %s", device.name, plan)
+        plan.require(device.free_memory(), f" on the GPU {device.name}")
+        started = time.monotonic()
+        try:
+            self.buffers = DeviceBuffers(device, setup.scheduling.dims)
+            self._opened.callback(self.buffers.close)
+            self.engine = load_engine(device, setup, self.buffers)
+            self._opened.callback(self.engine.close)
+            log.info("loaded %s in %.1f s", setup.config.model.served_name, time.monotonic() - started)
+            self.graphs = capture_all(device, self.engine, *setup.scheduling.buckets)
+            self._opened.callback(self.graphs.close)
+            log.info("captured %d graphs in %.2f s", len(self.graphs.graphs), sum(self.graphs.capture_s))
+            self.hosted = HostedEngine(device, self.graphs, self.buffers)
+            self._opened.callback(self.hosted.close)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give the device's memory back. Nothing may run on it."""
+        self._opened.close()

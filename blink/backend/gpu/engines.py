@@ -1,0 +1,74 @@
+"""The engines that run on a GPU, by the name that a configuration gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from blink.backend.memory import MemoryPlan
+from blink.backend.scheduler import state_size
+from blink.backend.setup import Setup
+from blink.engine.captured import CapturedEngine
+from blink.engine.device_buffers import DeviceBuffers, step_buffer_bytes
+from blink.engine.synthetic import SyntheticEngine
+from blink.gpu.cuda import Device
+
+BYTES_PER_GRAPH = 3 << 20
+"""What the driver takes for one graph of some 300 kernels, rounded up (docs/performance.md)."""
+SYNTHETIC_NODES = 20
+
+
+class GpuEngine(CapturedEngine, Protocol):
+    """An engine on a device that can be given back."""
+
+    def close(self) -> None:
+        """Free the memory. No graph of this engine may run."""
+
+
+def dtype_of(setup: Setup) -> str:
+    """The type that ``engine.dtype`` means for this checkpoint: float16 where it is that, else bfloat16."""
+    if setup.config.engine.dtype != "auto":
+        return setup.config.engine.dtype
+    stored = setup.model.config.get("dtype") or setup.model.config.get("torch_dtype")
+    return "float16" if stored == "float16" else "bfloat16"
+
+
+def load_engine(device: Device, setup: Setup, buffers: DeviceBuffers) -> GpuEngine:
+    """The engine that the configuration names, its weights loaded, over ``buffers``. Raises BlinkError."""
+    engine = setup.config.engine
+    if engine.kind == "synthetic":
+        return SyntheticEngine(
+            device, buffers, pages=engine.pages, page_tokens=engine.page_tokens, vocab=setup.spec.vocab,
+            nodes=SYNTHETIC_NODES,
+        )  # fmt: skip
+    from blink.engine.native.engine import NativeEngine  # noqa: PLC0415
+
+    weights: Mapping[str, Any] | int = setup.model.tensors() if engine.random_seed is None else engine.random_seed
+    return NativeEngine(
+        device, setup.spec, weights, buffers, pages=engine.pages, page_tokens=engine.page_tokens,
+        max_context=engine.max_context, dtype=dtype_of(setup),
+    )  # fmt: skip
+
+
+def memory_plan(setup: Setup) -> MemoryPlan:
+    """What the configuration takes of the GPU's memory. Needs no GPU."""
+    engine, scheduling = setup.config.engine, setup.scheduling
+    packed, geometry = scheduling.pack(), setup.config.ring.geometry()
+    parts: dict[str, int] = {}
+    if engine.kind == "synthetic":
+        parts["engine.pages"] = 4 * engine.pages * engine.page_tokens
+    else:
+        from blink.engine.native.memory import memory_parts  # noqa: PLC0415
+
+        parts |= memory_parts(
+            setup.spec, dtype=dtype_of(setup), lanes=engine.lanes, batch_tokens=engine.batch_tokens,
+            pages=engine.pages, page_tokens=engine.page_tokens, max_context=engine.max_context, dims=scheduling.dims,
+        )  # fmt: skip
+    parts["steps"] = step_buffer_bytes(scheduling.dims)
+    if engine.driver != "host":
+        parts["scheduler"] = state_size(packed, geometry)
+    if setup.config.ring.transport == "verbs":
+        parts["ring"] = geometry.g_bytes + geometry.f_bytes
+    decode, prefill = scheduling.buckets
+    parts["graphs"] = BYTES_PER_GRAPH * (len(decode) + len(prefill)) * (2 if engine.driver == "persistent" else 1)
+    return MemoryPlan(parts)

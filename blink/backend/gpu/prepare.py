@@ -1,0 +1,103 @@
+"""Inspecting and trying every graph of an appliance, and the manifest that remembers it.
+
+``blink backend --prepare`` does it when an appliance is provisioned; a start compares, and does it again where anything
+has changed since.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from blink.backend.gpu.assembly import Assembly, open_device
+from blink.backend.gpu.manifest import (
+    GraphRecord,
+    Manifest,
+    differences,
+    identity,
+    manifest_path,
+    read_manifest,
+)
+from blink.backend.gpu.trial import answer
+from blink.backend.setup import Setup
+from blink.errors import BlinkError
+from blink.gpu.graphs import destroy_exec, instantiate
+from blink.gpu.walk import node_counts, require_runnable
+
+log = logging.getLogger("blink.backend")
+
+
+def check(setup: Setup) -> int:
+    """Say whether the manifest is up to date, and where not, in what. Changes nothing."""
+    wrong = differences(read_manifest(manifest_path(setup)), identity(open_device(setup), setup))
+    print(f"{manifest_path(setup)}: {'would be made: ' + ', '.join(wrong) if wrong else 'up to date'}")
+    return 0
+
+
+def prepare(setup: Setup) -> int:
+    """Make the manifest, unless it is up to date."""
+    device, path = open_device(setup), manifest_path(setup)
+    if not differences(read_manifest(path), identity(device, setup)):
+        return check(setup)
+    assembly = Assembly(device, setup)
+    try:
+        manifest = _make(setup, assembly)
+        manifest.write(path)
+    except OSError as e:
+        raise BlinkError(f"{path}: {e.strerror}", "name a writable directory as engine.cache_dir") from None
+    finally:
+        assembly.close()
+    nodes = sum(sum(record.nodes.values()) for record in manifest.graphs)
+    print(
+        f"{path}: made; {len(manifest.graphs)} graphs of {nodes} nodes, captured in "
+        f"{sum(r.capture_ms for r in manifest.graphs) / 1000:.2f} s, instantiated in "
+        f"{sum(r.instantiate_ms for r in manifest.graphs) / 1000:.2f} s, in "
+        f"{sum(r.bytes for r in manifest.graphs) / 2**20:.0f} MiB"
+    )
+    return 0
+
+
+def verify(setup: Setup, assembly: Assembly) -> None:
+    """At a start: see that the graphs are those of the manifest and answer as they did, or make it anew.
+
+    Raises BlinkError where a graph is unfit, or where the same kernels on the same GPU answer otherwise than before.
+    """
+    path, now = manifest_path(setup), identity(assembly.device, setup)
+    manifest = read_manifest(path)
+    wrong = differences(manifest, now)
+    if manifest is None or wrong:
+        log.info("%s is made anew: %s", path, ", ".join(wrong))
+        manifest = _make(setup, assembly)
+        try:
+            manifest.write(path)
+        except OSError as e:
+            log.warning("%s: %s; the next start inspects the graphs again", path, e.strerror)
+        return
+    found = answer(assembly.hosted, setup.scheduling)
+    if found != manifest.answer:
+        raise BlinkError(
+            f"the engine answers {list(found)}, and {list(manifest.answer)} when {path} was made, on the same GPU",
+            "suspect the GPU's memory (nvidia-smi -q -d ECC); to accept the new answer, remove that file",
+        )
+
+
+def _make(setup: Setup, assembly: Assembly) -> Manifest:
+    graphs, device = assembly.graphs, assembly.device
+    records = []
+    for graph, (kind, size), seconds in zip(graphs.graphs, graphs.shapes, graphs.capture_s, strict=True):
+        counts = node_counts(graph)
+        if setup.config.engine.driver != "host":
+            require_runnable(f"{kind.name} of {size}", counts)
+        before, started = device.free_memory(), time.perf_counter()
+        made = instantiate(device, graph)
+        took, taken = time.perf_counter() - started, before - device.free_memory()
+        destroy_exec(made)
+        records.append(GraphRecord(kind.name, size, dict(counts), 1000 * seconds, 1000 * took, max(0, taken)))
+    lanes = setup.config.engine.lanes
+    found, padded = answer(assembly.hosted, setup.scheduling), answer(assembly.hosted, setup.scheduling, lanes)
+    if found != padded:
+        raise BlinkError(
+            f"the engine answers {list(found)} alone and {list(padded)} in the graph for {lanes} rows",
+            "report it, it is a defect of the engine",
+        )
+    return Manifest(identity(device, setup), tuple(records), found)

@@ -1,0 +1,66 @@
+"""What every backend makes before it serves, whatever runs its engine: the model, the scheduler's limits, the ring."""
+
+from __future__ import annotations
+
+import secrets
+
+from blink.backend.memory import require_room
+from blink.backend.scheduler import SchedulerConfig
+from blink.config import ApplianceConfig
+from blink.errors import BlinkError
+from blink.model.prepared import PreparedModel
+from blink.model.spec import ModelSpec
+from blink.ring.header import Header
+from blink.ring.shm import RingObjects
+
+
+class Setup:
+    """A configuration with its ``model``, that model's ``spec``, and the scheduler's configuration ``scheduling``.
+
+    Raises BlinkError where the model cannot be served so.
+    """
+
+    def __init__(self, config: ApplianceConfig) -> None:
+        self.config = config
+        self.model = PreparedModel.open(config.model.path, weights=config.engine.random_seed is None)
+        self.spec = ModelSpec.from_config(self.model.config)
+        if config.engine.max_context > self.spec.max_context:
+            raise BlinkError(
+                f"engine.max_context: {config.engine.max_context} exceeds the {self.spec.max_context} tokens of the "
+                "checkpoint",
+                f"set it to {self.spec.max_context} or less",
+            )
+        self.scheduling = self._scheduling()
+
+    def _scheduling(self) -> SchedulerConfig:
+        # Every partition has an equal share of the records, so that the operator's takes none from the workers.
+        engine = self.config.engine
+        share = -(-(engine.lanes + engine.queue) // self.config.frontend.workers)
+        try:
+            return SchedulerConfig.for_engine(
+                engine, self.spec.vocab, self.model.eos_ids, records=share * self.config.ring.partitions
+            )
+        except ValueError as e:
+            raise BlinkError(f"{self.config.model.path}: {e}", "prepare a checkpoint that keeps to it") from None
+
+    def header(self) -> Header:
+        """The ring's header, of a new epoch."""
+        engine, partitions = self.config.engine, self.config.ring.partitions
+        return Header(
+            self.config.ring.geometry(),
+            secrets.randbits(64) or 1,
+            lanes=engine.lanes,
+            queue_cap=self.scheduling.records // partitions * (partitions - 1),  # the rest is the operator's
+            vocab=self.spec.vocab,
+            max_context=engine.max_context,
+            ext_words=self.scheduling.ext_words,
+            page_tokens=engine.page_tokens,
+            pages=engine.pages,
+            fingerprint=self.model.fingerprint,
+        )
+
+    def shared_ring(self) -> RingObjects:
+        """The ring in shared memory, unpublished. Raises BlinkError where it finds no room."""
+        geometry = self.config.ring.geometry()
+        require_room(self.config.instance.ring_dir, geometry.g_bytes + geometry.f_bytes)
+        return RingObjects(self.config.instance.ring_dir, self.header())
