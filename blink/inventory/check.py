@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from blink.errors import BlinkError
-from blink.inventory.document import Inventory, read_inventory
-from blink.inventory.fault import Fault
+from blink.inventory.document import read_inventory
 from blink.inventory.hardware import check_hardware
 from blink.inventory.pairs import check_pairs
 from blink.inventory.rollout import check_rollout
-
-
-def faults(inventory: Inventory, sources: list[Path]) -> Iterator[Fault]:
-    """All that is wrong with ``inventory``, read from ``sources``."""
-    from blink.inventory.secrets import check_secrets  # noqa: PLC0415 - needs PyYAML, which comes with Ansible
-
-    yield from check_pairs(inventory)
-    yield from check_hardware(inventory)
-    yield from check_rollout(inventory)
-    yield from check_secrets(sources)
+from blink.inventory.secrets import check_secrets
 
 
 def run(sources: list[Path]) -> int:
     """Print the faults of the inventory of ``sources``; 0 where it has none, else 1. Raises BlinkError."""
     try:
+        # First, since it names a file that is no YAML, which Ansible does not.
+        readable = list(check_secrets(sources))
         inventory = read_inventory(sources)
-        found = list(faults(inventory, sources))
+        found = [*check_pairs(inventory), *check_hardware(inventory), *check_rollout(inventory), *readable]
     except BlinkError as e:
         raise BlinkError(f"inventory {' '.join(map(str, sources))}: {e.cause}", e.remedy) from None
     for fault in found:

@@ -73,8 +73,6 @@ def read_inventory(sources: Iterable[Path]) -> Inventory:
     program = Path(sys.executable).parent / "ansible-inventory"
     command = [str(program) if program.exists() else "ansible-inventory", "--list"]
     for source in sources:
-        if not source.exists():
-            raise BlinkError(f"{source}: there is no such inventory", "name one with --inventory")
         command += ["--inventory", str(source)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)

@@ -33,7 +33,7 @@ _Loader.add_constructor("!unsafe", lambda loader, node: loader.construct_scalar(
 
 
 def check_secrets(sources: list[Path]) -> Iterator[Fault]:
-    """A fault for each secret that is readable. Raises BlinkError for a file that is no YAML."""
+    """A fault for each secret that is readable. Raises BlinkError for a file that is missing or no YAML."""
     for file in _files(sources):
         data = file.read_bytes()
         if data.startswith(VAULT_HEADER):
@@ -48,6 +48,8 @@ def _files(sources: list[Path]) -> list[Path]:
     """The files that Ansible reads for ``sources``: them, and group_vars and host_vars beside them."""
     found: set[Path] = set()
     for source in sources:
+        if not source.exists():
+            raise BlinkError(f"{source} does not exist", "name an inventory with --inventory")
         roots = [source] if source.is_dir() else [source.parent / "group_vars", source.parent / "host_vars"]
         if source.is_file():
             found.add(source)

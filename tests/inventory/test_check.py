@@ -278,12 +278,12 @@ def test_a_program_that_prints_the_inventory_is_an_inventory(
 
 
 def test_an_inventory_that_is_not_there_or_not_yaml_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BlinkError, match="there is no such inventory: name one"):
+    with pytest.raises(BlinkError, match="none does not exist: name an inventory"):
         run([tmp_path / "none"])
     folder = write(fleet(3), tmp_path / "inventory")
     (folder / "group_vars").mkdir()
     (folder / "group_vars/all.yml").write_text("a: [")
-    with pytest.raises(BlinkError, match=r"refuses it: .*group_vars/all.yml.*: correct the file"):
+    with pytest.raises(BlinkError, match=r"group_vars/all.yml is not YAML \(.*\): correct it"):
         run([folder])
 
 
