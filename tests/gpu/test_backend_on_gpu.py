@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings")
 
+from blink.gpu.toolchain import cache_folder
 from blink.ring.layout import Reason
 from tests.appliance import Appliance, appliance, wait_for
 from tests.backend.test_backend_process import LONG, Worker
@@ -30,7 +31,7 @@ def engine(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture
 def a(gpu: object, tmp_path: Path, tiny_model: Path, engine: dict[str, Any]) -> Iterator[Appliance]:
-    with appliance(tmp_path, tiny_model, engine=engine | {"cache_dir": tmp_path / "cache"}) as a:
+    with appliance(tmp_path, tiny_model, engine=engine) as a:
         yield a
 
 
@@ -98,11 +99,12 @@ def test_a_stopped_process_goes_on_serving(a: Appliance, engine: dict[str, Any])
 
 
 def test_graphs_are_prepared_once_and_anew_when_something_changes(a: Appliance) -> None:
+    path = cache_folder() / "graphs-test.json"
+    path.unlink(missing_ok=True)
     first = a.command("backend", "--prepare")
     assert first.returncode == 0, first.stderr
     assert "graphs of" in first.stdout
     assert a.command("backend", "--prepare").stdout.endswith("up to date\n")
-    (path,) = (a.config.engine.cache_dir or Path()).glob("graphs-*.json")
     document = json.loads(path.read_text())
     assert all(set(record["nodes"]) <= {"KERNEL", "MEMCPY", "MEMSET"} for record in document["graphs"])
     text = a.config_path.read_text()
