@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from blink.bench.commands import add_bench
 from blink.bfb.command import add_commands as add_bfb_commands
 from blink.errors import BlinkError
 
@@ -23,8 +24,10 @@ examples:
   blink smoke --config /etc/blink/local.toml        does every hop work; --junit FILE for CI
   blink bench local --config /etc/blink/local.toml  what does this machine deliver
   blink bench ring                                  what do the ring and one frontend worker carry
+  blink bench load --url http://… --model … --rate 8 what does any OpenAI-compatible server deliver
 
-exit codes: 0 all is well; 1 the cause and the remedy are on stderr; 2 the command line is wrong
+exit codes: 0 all is well; 1 the cause and the remedy are on stderr; 2 the command line is wrong;
+3 (drain) requests still run
 """
 
 
@@ -77,27 +80,6 @@ def _smoke(args: argparse.Namespace) -> int:
     if args.config is None:
         raise BlinkError("smoke needs the appliance's configuration", "name it with --config FILE")
     return run(load_config(args.config), only=args.only, json_path=args.json, junit_path=args.junit, rounds=args.rounds)
-
-
-def _bench_local(args: argparse.Namespace) -> int:
-    from blink.bench.local import run
-    from blink.config import load_config
-
-    return run(load_config(args.config), config_path=args.config, json_path=args.json)
-
-
-def _bench_ring(args: argparse.Namespace) -> int:
-    from blink.bench.ring import TRANSPORTS, run
-
-    chosen = TRANSPORTS if args.transport == "both" else (args.transport,)
-    rates = tuple(args.rate or (20_000.0,))
-    return run(chosen, streams=args.streams, rates=rates, seconds=args.seconds, device=args.device, json_path=args.json)
-
-
-def _bench_scheduler(args: argparse.Namespace) -> int:
-    from blink.bench.scheduler import run
-
-    return run(json_path=args.json)
 
 
 def _status(args: argparse.Namespace) -> int:
@@ -238,42 +220,7 @@ def parser() -> argparse.ArgumentParser:
     smoke.add_argument("--list", action="store_true", help="name the checks and exit")
     smoke.set_defaults(run=_smoke)
 
-    bench = commands.add_parser("bench", help="measure an appliance, or parts of one")
-    bench_commands = bench.add_subparsers(dest="bench_command", required=True, metavar="WHAT")
-    local = bench_commands.add_parser(
-        "local",
-        help="tokens per second and latencies, one stream beside eight",
-        description="Measure decode throughput and latencies of a running appliance over HTTP, one stream beside "
-        "eight, and of the engine alone; prints hardware, versions and configuration with them.",
-    )
-    _with_config(local)
-    _with_json(local)
-    local.set_defaults(run=_bench_local)
-    on_gpu = bench_commands.add_parser(
-        "scheduler",
-        help="what the scheduler costs on this machine's GPU, under both drivers",
-        description="Measure the scheduler on this machine's GPU under both drivers, with an engine that does nothing: "
-        "steps, latency, idle power, graphs. Takes the GPU for about a minute; no appliance need run.",
-    )
-    _with_json(on_gpu)
-    on_gpu.set_defaults(run=_bench_scheduler)
-    ring = bench_commands.add_parser(
-        "ring",
-        help="what the ring's transports, a client and a frontend worker carry",
-        description="Measure the operations of each transport of the ring, a ring client, and one frontend worker on "
-        "one core, which streams to SSE readers what a synthetic engine writes into the ring. Starts all that it needs "
-        "on this machine; no appliance has to run. A transport that the machine lacks is named with the reason.",
-    )
-    ring.add_argument("--transport", choices=["shm", "verbs", "both"], default="both", help="both, side by side")
-    ring.add_argument("--streams", type=int, default=128, metavar="N", help="streams at once (128)")
-    ring.add_argument(
-        "--rate", type=float, action="append", metavar="R",
-        help="tokens/s that the engine offers all streams together (20000); may be repeated",
-    )  # fmt: skip
-    ring.add_argument("--seconds", type=float, default=5.0, metavar="S", help="how long each rate is offered (5)")
-    ring.add_argument("--device", metavar="NAME", help="RDMA device, where there are several")
-    _with_json(ring)
-    ring.set_defaults(run=_bench_ring)
+    add_bench(commands)
 
     bfb = commands.add_parser("bfb", help="look into a BlueField image, and say whether it can be flashed")
     add_bfb_commands(bfb)
@@ -318,7 +265,7 @@ def parser() -> argparse.ArgumentParser:
     drain.add_argument(
         "--settle", type=float, default=5.0, metavar="S", help="seconds that load balancers need to notice (5)"
     )
-    drain.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds until it fails (600)")
+    drain.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds until it gives up (600)")
     drain.set_defaults(run=_drain)
 
     undrain = commands.add_parser("undrain", help="take requests again")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shlex
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +23,7 @@ from blink.backend.gpu.drivers import DRIVERS
 from blink.backend.gpu.loop import IDLE_SLEEP_US, IDLE_SPIN_US
 from blink.backend.scheduler import SchedulerConfig
 from blink.bench import machine
+from blink.bench.gpu import query
 from blink.bench.ring_slot import RingSlot
 from blink.bench.synthetic import SyntheticAppliance
 from blink.engine.batch import Control
@@ -53,7 +53,7 @@ def run(*, json_path: Path | None) -> int:
     device = Device()
     document: dict[str, Any] = {
         "command": shlex.join(["blink", *sys.argv[1:]]),
-        "gpu": _smi("name,driver_version,clocks.sm,power.draw"),
+        "gpu": query("name,driver_version,clocks.sm,power.draw"),
         "hardware": machine.hardware(),
         "warning": machine.busy_warning(),
         "idle_spin_us": IDLE_SPIN_US,
@@ -253,19 +253,8 @@ def _sample_power() -> dict[str, Any]:
     time.sleep(1)
     watts, clocks, end = [], [], time.monotonic() + POWER_S
     while time.monotonic() < end:
-        power, clock = _smi("power.draw,clocks.sm").split(", ")
+        power, clock = query("power.draw,clocks.sm").split(", ")
         watts.append(float(power))
         clocks.append(int(clock))
         time.sleep(0.1)
     return {"watts": statistics.mean(watts), "samples": len(watts), "sm_mhz": max(clocks)}
-
-
-def _smi(fields: str) -> str:
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", "--id=0"],
-            capture_output=True, text=True, timeout=30, check=True,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError) as e:
-        raise BlinkError(f"nvidia-smi: {e}", "install the driver's utilities") from None
-    return done.stdout.strip()
