@@ -1,0 +1,138 @@
+"""The commands ``blink bench …``; each imports what it needs when it runs."""
+
+# ruff: noqa: PLC0415
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from blink.errors import BlinkError
+
+
+def _bench_local(args: argparse.Namespace) -> int:
+    from blink.bench.local import run
+    from blink.config import load_config
+
+    return run(load_config(args.config), config_path=args.config, json_path=args.json)
+
+
+def _bench_ring(args: argparse.Namespace) -> int:
+    from blink.bench.ring import TRANSPORTS, run
+
+    chosen = TRANSPORTS if args.transport == "both" else (args.transport,)
+    rates = tuple(args.rate or (20_000.0,))
+    return run(chosen, streams=args.streams, rates=rates, seconds=args.seconds, device=args.device, json_path=args.json)
+
+
+def _bench_scheduler(args: argparse.Namespace) -> int:
+    from blink.bench.scheduler import run
+
+    return run(json_path=args.json)
+
+
+def _bench_residency(args: argparse.Namespace) -> int:
+    from blink.bench.residency import run
+    from blink.config import load_config
+
+    return run(load_config(args.config), requests=args.requests, rounds=args.rounds, json_path=args.json)
+
+
+def _bench_load(args: argparse.Namespace) -> int:
+    from blink.bench.load import Work, run
+
+    key = _key(args.key_file) if args.key_file else None
+    work = Work(args.prompt, args.answer, args.sigma, tuple(args.ids), args.seed)
+    return run(
+        args.url, args.model, work, rate=args.rate, at_once=args.at_once, warm_up_s=args.warm_up,
+        seconds=args.seconds, key=key, json_path=args.json,
+    )  # fmt: skip
+
+
+def _key(path: Path) -> str:
+    try:
+        return path.read_text().split()[0]
+    except (OSError, IndexError, UnicodeDecodeError) as e:
+        raise BlinkError(f"{path} holds no API key ({e})", "name a file whose first line is one") from None
+
+
+def _with_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the appliance's TOML file")
+
+
+def _with_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result as JSON; - is stdout")
+
+
+def add_bench(commands: Any) -> None:
+    """Add ``bench`` to the subparsers ``commands``."""
+    bench = commands.add_parser("bench", help="measure an appliance, or parts of one")
+    bench_commands = bench.add_subparsers(dest="bench_command", required=True, metavar="WHAT")
+    local = bench_commands.add_parser(
+        "local",
+        help="tokens per second and latencies, one stream beside eight",
+        description="Measure decode throughput and latencies of a running appliance over HTTP, one stream beside "
+        "eight, and of the engine alone; prints hardware, versions and configuration with them.",
+    )
+    _with_config(local)
+    _with_json(local)
+    local.set_defaults(run=_bench_local)
+    on_gpu = bench_commands.add_parser(
+        "scheduler",
+        help="what the scheduler costs on this machine's GPU, under both drivers",
+        description="Measure the scheduler on this machine's GPU under both drivers, with an engine that does nothing: "
+        "steps, latency, idle power, graphs. Takes the GPU for about a minute; no appliance need run.",
+    )
+    _with_json(on_gpu)
+    on_gpu.set_defaults(run=_bench_scheduler)
+    ring = bench_commands.add_parser(
+        "ring",
+        help="what the ring's transports, a client and a frontend worker carry",
+        description="Measure the operations of each transport of the ring, a ring client, and one frontend worker on "
+        "one core, which streams to SSE readers what a synthetic engine writes into the ring. Starts all that it needs "
+        "on this machine; no appliance has to run. A transport that the machine lacks is named with the reason.",
+    )
+    ring.add_argument("--transport", choices=["shm", "verbs", "both"], default="both", help="both, side by side")
+    ring.add_argument("--streams", type=int, default=128, metavar="N", help="streams at once (128)")
+    ring.add_argument(
+        "--rate", type=float, action="append", metavar="R",
+        help="tokens/s that the engine offers all streams together (20000); may be repeated",
+    )  # fmt: skip
+    ring.add_argument("--seconds", type=float, default=5.0, metavar="S", help="how long each rate is offered (5)")
+    ring.add_argument("--device", metavar="NAME", help="RDMA device, where there are several")
+    _with_json(ring)
+    ring.set_defaults(run=_bench_ring)
+
+    residency = bench_commands.add_parser(
+        "residency",
+        help="one GPU engine under a scheduler on the GPU, and under the same one on a CPU thread",
+        description="Start the configuration's backend twice, with the scheduler on the GPU and on a CPU thread, and "
+        "measure how long the same requests take: short and long prompts by short and long answers, on quiet cores "
+        "and beside two busy processes per core. The appliance itself must not run: its GPU is needed.",
+    )
+    _with_config(residency)
+    residency.add_argument("--requests", type=int, default=64, metavar="N", help="submitted at once (64)")
+    residency.add_argument("--rounds", type=int, default=3, metavar="N", help="runs of each, of which the median (3)")
+    _with_json(residency)
+    residency.set_defaults(run=_bench_residency)
+    load = bench_commands.add_parser(
+        "load",
+        help="TTFT, TPOT and throughput of any OpenAI-compatible server, at a rate",
+        description="Send completions of random token ids to a server that speaks OpenAI's API and takes ignore_eos, "
+        "as a Poisson process or so many at once, and print TTFT, TPOT and throughput.",
+    )
+    load.add_argument("--url", action="append", required=True, metavar="URL", help="of the server; several take turns")
+    load.add_argument("--model", required=True, metavar="NAME")
+    how = load.add_mutually_exclusive_group(required=True)
+    how.add_argument("--rate", type=float, metavar="R", help="requests/s, as a Poisson process")
+    how.add_argument("--at-once", type=int, metavar="N", help="requests in flight at any time")
+    load.add_argument("--seconds", type=float, default=60.0, metavar="S", help="window that is counted (60)")
+    load.add_argument("--warm-up", type=float, default=5.0, metavar="S", help="before it (5)")
+    load.add_argument("--prompt", type=int, default=1019, metavar="N", help="mean prompt tokens (1019)")
+    load.add_argument("--answer", type=int, default=463, metavar="N", help="mean answer tokens (463)")
+    load.add_argument("--sigma", type=float, default=0.0, metavar="S", help="shape of log-normal lengths (0: equal)")
+    load.add_argument("--ids", type=int, nargs=2, default=[100, 400], metavar=("LOW", "END"), help="of the tokens sent")
+    load.add_argument("--seed", type=int, default=0, metavar="N", help="of arrivals, lengths and prompts (0)")
+    load.add_argument("--key-file", type=Path, metavar="FILE", help="whose first line is the API key")
+    _with_json(load)
+    load.set_defaults(run=_bench_load)
