@@ -26,10 +26,17 @@ def units(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, list[Pat
         "service_stamp": "0" * 64,
         "service_stop_s": 30,
     }
-    plain = {"service_after": [], "service_notifies": True, "service_rdma": False}
-    backend = plain | {"service_description": "scheduler and engine"}
+    plain = {
+        "service_after": [],
+        "service_notifies": True,
+        "service_rdma": False,
+        "service_gpu": False,
+        "service_cpus": "",
+    }
+    backend = plain | {"service_description": "scheduler and engine", "service_gpu": True}
     ringd = plain | {"service_description": "RDMA registrations and handshake", "service_rdma": True}
     frontend = plain | {"service_description": "HTTP API", "service_after": ["backend"], "service_notifies": False}
+    frontend |= {"service_cpus": "0-1,3"}
     rendered = []
     for name, template, variables in (
         ("blink-test.target", "target", {}),
@@ -57,6 +64,15 @@ def test_units_are_valid(units: tuple[str, list[Path]]) -> None:
     complaints = [line for line in done.stderr.splitlines() if "blink-test" in line]
     assert complaints == []
     assert done.returncode == 0, done.stderr
+
+
+def test_a_unit_says_where_it_runs_and_what_it_may_use(units: tuple[str, list[Path]]) -> None:
+    scope, (_, backend, _, frontend) = units
+    assert "CPUAffinity=0-1,3\n" in frontend.read_text()
+    assert "CPUAffinity" not in backend.read_text()
+    if scope == "system":
+        assert "DeviceAllow=char-nvidia* rw\n" in backend.read_text()
+        assert "PrivateDevices=yes" in frontend.read_text()
 
 
 def test_a_mistake_in_a_unit_would_be_found(units: tuple[str, list[Path]]) -> None:

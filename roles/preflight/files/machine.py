@@ -1,15 +1,20 @@
 """Print, as JSON, what this machine offers. Standard library only: it runs before anything is installed.
 
-machine.py --port PORT --config FILE --disk PATH --shm PATH
+machine.py --port PORT --config FILE --disk PATH --shm PATH [--gpu]
 """
 
 import argparse
 import json
 import os
 import platform
+import subprocess
 from pathlib import Path
 
 LISTEN = "0A"
+GPU_FIELDS = (
+    "index", "uuid", "name", "driver_version", "memory.total", "memory.used", "compute_mode", "persistence_mode",
+    "mig.mode.current",
+)  # fmt: skip
 
 
 def free_mib(path):
@@ -84,12 +89,27 @@ def port_holder(port, config):
     return {"busy": True, "own": False, "pid": 0, "command": ""}
 
 
+def gpus():
+    """What nvidia-smi says of each GPU, by GPU_FIELDS, and why it says nothing."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as e:
+        return {"found": [], "why": f"nvidia-smi: {e.strerror if isinstance(e, OSError) else 'no answer for 60 s'}"}
+    lines = [line for line in done.stdout.splitlines() if line.strip()]
+    if done.returncode != 0 or not lines:
+        return {"found": [], "why": " ".join((done.stdout + done.stderr).split()) or "nvidia-smi names no GPU"}
+    rows = [[value.strip() for value in line.split(",")] for line in lines]
+    return {"found": [dict(zip(GPU_FIELDS, row)) for row in rows if len(row) == len(GPU_FIELDS)], "why": ""}
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--config", required=True)
     parser.add_argument("--disk", required=True)
     parser.add_argument("--shm", required=True)
+    parser.add_argument("--gpu", action="store_true")
     args = parser.parse_args()
     report = {
         "python": platform.python_version(),
@@ -100,6 +120,8 @@ def main():
         "shm_mib": free_mib(args.shm),
         "port_holder": port_holder(args.port, args.config),
     }
+    if args.gpu:
+        report["gpus"] = gpus()
     print(json.dumps(report))
 
 
