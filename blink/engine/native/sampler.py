@@ -1,0 +1,57 @@
+"""Sampling on the device: docs/sampling.md by kernels/native_sample.cu, for steps of any shape."""
+
+from __future__ import annotations
+
+import ctypes
+
+from blink.engine.batch import Kind
+from blink.engine.device_buffers import DeviceBuffers
+from blink.engine.native.sampler_memory import BLOCKS, block_bytes, sampler_bytes, spills, warp_ids
+from blink.gpu.cuda import Device, Stream, allow_shared, launch
+from blink.gpu.memory import DeviceMemory
+
+_THREADS = 512
+_ITEM = 4
+
+
+class Sampler:
+    """Chooses the tokens of a step, and remembers what every lane was fed, which penalties count.
+
+    ``max_context`` bounds positions. Raises BlinkError where vocabulary or context are too large.
+    """
+
+    def __init__(self, device: Device, buffers: DeviceBuffers, *, vocab: int, max_context: int) -> None:
+        lanes = buffers.dims["lanes"]
+        self._buffers, self._vocab, self._context = buffers, vocab, max_context
+        size = sampler_bytes(vocab=vocab, lanes=lanes, max_context=max_context)
+        self._kernel = device.kernels("native_sample.cu", ["native_sample"])["native_sample"]
+        self._spills = spills(vocab)
+        self._shared = 0 if self._spills else block_bytes(vocab)
+        allow_shared(self._kernel, self._shared)
+        self._memory = DeviceMemory(device, size, "the lanes' tokens")
+        # Logits come first where they are here: they are read 16 bytes at a time.
+        self._fed = self._memory.address + size - _ITEM * lanes * max_context
+
+    def enqueue(self, kind: Kind, size: int, logits: int, stream: Stream, *, dependent: bool = False) -> None:
+        """Launch the sampling of a step of up to ``size`` rows, or of ``size`` tokens with PREFILL.
+
+        ``logits`` is the device address of f32 [rows][vocab], of which the rows to be sampled are read. Rows that have
+        no token get -1. ``dependent`` is :func:`blink.gpu.cuda.launch`'s.
+        """
+        rows = size if kind is Kind.DECODE else min(size, self._buffers.dims["lanes"])
+        arguments = [
+            self._buffers.struct,
+            ctypes.c_uint64(logits),
+            ctypes.c_uint64(self._fed),
+            ctypes.c_uint64(self._memory.address if self._spills else 0),
+            ctypes.c_uint32(self._context),
+            ctypes.c_uint32(self._vocab),
+            ctypes.c_uint32(warp_ids(self._vocab)),
+        ]
+        launch(
+            self._kernel, rows * BLOCKS, _THREADS, arguments, stream, shared=self._shared, dependent=dependent
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Free the memory. Nothing that uses it may run."""
+        self._memory.free()
