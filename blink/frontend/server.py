@@ -27,6 +27,7 @@ from blink.ring.lease import PartitionLease
 CONFIG = "BLINK_FRONTEND_CONFIG"  # the configuration as JSON, for worker processes
 BACKLOG = 2048
 KEEP_ALIVE_S = 75  # longer than the pools of clients and proxies keep an idle connection, so that they close it
+WORKER_START_S = 60  # what a worker has to import everything, and one that hangs until it is replaced
 GRACE_S = 5.0  # what a connection has beyond the drain to read its last event
 
 __all__ = ["create_app", "main"]
@@ -73,12 +74,14 @@ def _serve_with_workers(config: ApplianceConfig) -> int:
     folder.mkdir(parents=True)
     os.environ[MULTIPROC_DIR] = str(folder)
     os.environ[CONFIG] = config.model_dump_json()
+    logging.getLogger("uvicorn.error").setLevel(logging.INFO)  # it says which worker died
     uvicorn.run(
         "blink.frontend.server:worker_app",
         factory=True,
         host=f.host.strip("[]"),
         port=f.port,
         workers=f.workers,
+        timeout_worker_healthcheck=WORKER_START_S,
         **_options(f),
     )
     return 0
