@@ -18,6 +18,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands.add_parser("up", help="build, boot both machines, and wait until they answer")
     commands.add_parser("down", help="turn both off and forget their disks")
     commands.add_parser("status", help="what runs, and how to reach it")
+    commands.add_parser("packages", help="Debian's packages that this machine lacks for the lab, one a line")
+    commands.add_parser("report", help="the end of what both have logged")
     for name, text in (("save", "keep both as they are now"), ("restore", "set both back")):
         commands.add_parser(name, help=text).add_argument("tag")
     for name, text in (("reset", "press the reset button"), ("ssh", "run a command, or a shell")):
@@ -48,6 +50,11 @@ def _run(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
             Machine(arguments.host).link(up=arguments.state == "up")
         case "ssh":
             os.execvp("ssh", ["ssh", "-F", str(SSH_CONFIG), arguments.host, *rest])  # noqa: S606
+        case "packages":
+            print("".join(f"{package}\n" for package in pair.missing_packages()), end="")
+        case "report":
+            for machine in pair.MACHINES:
+                print(machine.report())
         case "status":
             for machine in pair.MACHINES:
                 print(f"{machine.name}: {f'runs as process {machine.pid}' if machine.pid else 'off'}")

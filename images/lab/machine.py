@@ -20,6 +20,7 @@ from images.lab.places import RUN, SSH_CONFIG, SSH_PORTS, STATE
 MEMORY_MIB = {"gpu01": 2048, "dpu01": 1024}
 # /dev/kvm may open and yet not run a stock kernel, as inside another virtual machine, so KVM must be asked for.
 ACCEL = os.environ.get("LAB_ACCEL", "tcg")
+REPORT_LINES = 60
 
 
 class Machine:
@@ -151,6 +152,17 @@ class Machine:
         if check and done.returncode != 0:
             raise LabError(f"{self.name}: {command}: {done.stderr.strip() or f'exit code {done.returncode}'}")
         return done
+
+    def report(self) -> str:
+        """The end of its journal, and of its console where it does not answer; for somebody who looks for a fault."""
+        try:
+            journal = f"journalctl --no-pager --output=short-iso --lines={REPORT_LINES} --unit='blink-*' --unit=lab-rxe"
+            said = self.ssh(f"{journal}; rdma link; dmesg --level=err,warn | tail -n 10", timeout_s=60).stdout
+        except LabError as error:
+            console = RUN / f"{self.name}.console"
+            lines = console.read_text(errors="replace").splitlines() if console.exists() else []
+            said = "\n".join([f"{error}; its console:", *lines[-REPORT_LINES:]])
+        return f"--- {self.name}\n{said.strip()}"
 
     def forget_connections(self) -> None:
         """End the SSH connection that commands share; one from before a reset would hang."""

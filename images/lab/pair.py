@@ -24,12 +24,16 @@ TOOLS = {
 }
 
 
-def check_tools() -> None:
-    """LabError that names the package of every program this machine lacks."""
+def missing_packages() -> list[str]:
+    """Debian's packages of the programs this machine lacks."""
     path = f"{os.environ['PATH']}:/usr/sbin"  # where an ordinary user's shell does not look for mke2fs
-    missing = {package for tool, package in TOOLS.items() if not shutil.which(tool, path=path)}
-    if missing:
-        raise LabError(f"the lab needs programs that are not here: apt-get install {' '.join(sorted(missing))}")
+    return sorted({package for tool, package in TOOLS.items() if not shutil.which(tool, path=path)})
+
+
+def check_tools() -> None:
+    """LabError that names what to install where this machine lacks something."""
+    if missing := missing_packages():
+        raise LabError(f"the lab needs programs that are not here: apt-get install {' '.join(missing)}")
 
 
 def build() -> None:

@@ -1,8 +1,9 @@
-"""The deployed lab, set back to the state right after site.yml before each test."""
+"""The deployed lab, set back to the state right after site.yml."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -23,8 +24,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=f"{' and '.join(off)} off: make lab, or make lab-up first"))
 
 
-@pytest.fixture
-def lab() -> Iterator[Deployed]:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Put what the machines have logged into the report of a test that failed, before the next one sets them back."""
+    report = yield
+    if report.failed and "tests/lab" in item.path.as_posix():
+        report.sections += [(f"log of {machine.name}", machine.report()) for machine in pair.MACHINES]
+    return report
+
+
+@contextmanager
+def restored() -> Iterator[Deployed]:
+    """The lab, set back and serving."""
     pair.restore(TAG)
     deployed = Deployed()
     try:
@@ -32,3 +43,17 @@ def lab() -> Iterator[Deployed]:
         yield deployed
     finally:
         deployed.close()
+
+
+@pytest.fixture
+def lab() -> Iterator[Deployed]:
+    """Set back for this test."""
+    with restored() as deployed:
+        yield deployed
+
+
+@pytest.fixture(scope="module")
+def calm_lab() -> Iterator[Deployed]:
+    """Set back once, for tests that only look."""
+    with restored() as deployed:
+        yield deployed

@@ -36,11 +36,17 @@ def wait_for(what: str, condition: Callable[[], T], timeout_s: float = STEP_S) -
 
 @dataclass
 class Stream:
-    """A streamed completion, read in a thread of its own."""
+    """A streamed completion, read in a thread of its own, which hangs up once it has ``leave_at`` tokens.
+
+    ``status`` is the HTTP status, 0 before there is one; ``broken`` says that the connection ended before the answer.
+    """
 
     tokens: list[str] = field(default_factory=list)
     finish: str | None = None
     error: str | None = None
+    status: int = 0
+    broken: bool = False
+    leave_at: int | None = None
     done: threading.Event = field(default_factory=threading.Event)
 
     def wait_tokens(self, count: int) -> None:
@@ -134,13 +140,16 @@ class Deployed:
 
         return wait_for(f"GET /health to say 503 and {reason!r}", unhealthy)
 
-    def start_stream(self, *, seed: int = 1, tokens: int = 200) -> Stream:
-        """A sampled completion of exactly ``tokens`` tokens; the same seed gives the same tokens."""
+    def start_stream(
+        self, *, seed: int = 1, tokens: int = 200, prompt: str = "The ring", temperature: float = 1.0,
+        leave_at: int | None = None,
+    ) -> Stream:  # fmt: skip
+        """A completion of exactly ``tokens`` tokens; the same arguments give the same tokens."""
         body = {
-            "model": "tiny-random-llama", "prompt": "The ring", "max_tokens": tokens, "seed": seed, "temperature": 1.0,
-            "ignore_eos": True, "stream": True, "logprobs": 0,
+            "model": "tiny-random-llama", "prompt": prompt, "max_tokens": tokens, "seed": seed,
+            "temperature": temperature, "ignore_eos": True, "stream": True, "logprobs": 0,
         }  # fmt: skip
-        stream = Stream()
+        stream = Stream(leave_at=leave_at)
         threading.Thread(target=self._read, args=(body, stream), daemon=True).start()
         return stream
 
@@ -150,12 +159,15 @@ class Deployed:
                 httpx.Client(timeout=180, trust_env=False) as client,
                 client.stream("POST", f"{self.url}/v1/completions", json=body) as answer,
             ):
+                stream.status = answer.status_code
                 if answer.status_code != 200:
                     stream.error = answer.read().decode()
                 for line in answer.iter_lines():
                     self._take(line, stream)
+                    if stream.leave_at is not None and len(stream.tokens) >= stream.leave_at:
+                        return
         except httpx.HTTPError as error:
-            stream.error = f"{type(error).__name__}: {error}"
+            stream.error, stream.broken = f"{type(error).__name__}: {error}", True
         finally:
             stream.done.set()
 
