@@ -11,6 +11,7 @@ from images.lab import pair
 from tests.lab.deployed import Deployed
 
 TAG = "deployed"
+TIMEOUT_S = 1800  # of one test; a round of all faults takes a third of it, on a machine that does nothing else
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,7 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "tests/lab" not in item.path.as_posix():
             continue
         item.add_marker(pytest.mark.lab)
-        item.add_marker(pytest.mark.timeout(600))
+        item.add_marker(pytest.mark.timeout(TIMEOUT_S))
         if off:
             item.add_marker(pytest.mark.skip(reason=f"{' and '.join(off)} off: make lab, or make lab-up first"))
 
