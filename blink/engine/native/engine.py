@@ -1,0 +1,110 @@
+"""The native engine: a dense transformer as CUDA graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from blink.engine.batch import Kind
+from blink.engine.device_buffers import DeviceBuffers
+from blink.engine.native.activations import Activations
+from blink.engine.native.arena import Arena
+from blink.engine.native.attention import Attention
+from blink.engine.native.cache import Cache
+from blink.engine.native.cublaslt import CublasLt
+from blink.engine.native.forward import Forward
+from blink.engine.native.linear import SMALL, LargeLinear, SmallLinear
+from blink.engine.native.memory import attention_shape, memory_parts, require_memory
+from blink.engine.native.ops import CheckedBuffers, Limits, Ops, Rotary
+from blink.engine.native.sampler import Sampler
+from blink.engine.native.shape import DType, require_supported
+from blink.engine.native.sizes import aligned
+from blink.engine.native.weights import Weights
+from blink.engine.rope import RopeTable
+from blink.errors import BlinkError
+from blink.gpu.cuda import Device, Stream
+from blink.model.spec import ModelSpec
+
+
+class NativeEngine:
+    """A :class:`~blink.engine.captured.CapturedEngine` over ``buffers``, with a cache of ``pages`` pages.
+
+    ``tensors`` are the checkpoint's, by HuggingFace name, or the seed of random weights that are made on the device.
+    ``exact`` is :class:`blink.engine.native.forward.Forward`'s. Everything is loaded and allocated here;
+    :meth:`enqueue` allocates nothing. Raises BlinkError where the model is of a kind that this engine does not run,
+    where the checkpoint does not fit ``spec``, or, before anything is allocated, where the device has too little memory.
+    """
+
+    def __init__(
+        self, device: Device, spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]] | int, buffers: DeviceBuffers,
+        *, pages: int, page_tokens: int, max_context: int, dtype: DType, exact: bool = False,
+    ) -> None:  # fmt: skip
+        self.device, self.spec, self.dtype = device, spec, dtype
+        require_supported(spec)
+        lanes, tokens, lane_pages = (buffers.dims[n] for n in ("lanes", "tokens", "lane_pages"))
+        if max_context > lane_pages * page_tokens:
+            raise BlinkError(
+                f"max_context: {max_context} tokens exceed the {lane_pages * page_tokens} of a lane's pages",
+                "give lanes more pages, or lower max_context",
+            )
+        parts = memory_parts(
+            spec, dtype=dtype, pages=pages, page_tokens=page_tokens, max_context=max_context, dims=buffers.dims
+        )  # fmt: skip
+        require_memory(parts, device.free_memory())
+        self._open = ExitStack()
+        try:
+            self.weights = self._keep(Weights(device, spec, tensors, dtype))
+            self.cache = self._keep(Cache(device, spec, pages, page_tokens))
+            self.activations = self._keep(Activations(device, spec, buffers.dims))
+            self._buffers = self._keep(CheckedBuffers(device, buffers))
+            self._ops = Ops(device, dtype, self._buffers)
+            self.cublas = self._keep(CublasLt(device, dtype))
+            shape = attention_shape(spec, dtype, pages, page_tokens, max_context)
+            self.attention = self._keep(Attention(device, self._buffers, shape))
+            self.sampler = self._keep(Sampler(device, self._buffers, vocab=spec.vocab, max_context=max_context))
+            limits = Limits(
+                vocab=spec.vocab, context=max_context, page_tokens=page_tokens, pages=pages, lanes=lanes,
+                lane_pages=lane_pages,
+            )  # fmt: skip
+            self.forward = Forward(
+                spec, weights=self.weights, cache=self.cache, activations=self.activations, buffers=self._buffers,
+                ops=self._ops, small=SmallLinear(device, dtype), large=LargeLinear(self.cublas, self._ops),
+                attention=self.attention, rotary=self._rotary(max_context, page_tokens), limits=limits,
+                exact=exact,
+            )  # fmt: skip
+            if tokens > SMALL:  # once outside of a capture, so that what is loaded lazily is loaded now
+                self.enqueue(Kind.PREFILL, tokens, device.stream)
+                device.synchronize()
+        except BaseException:
+            self._open.close()
+            raise
+
+    def enqueue(self, kind: Kind, size: int, stream: Stream) -> None:
+        """See :class:`blink.engine.captured.CapturedEngine`."""
+        self.forward.enqueue(kind, size, stream)
+        self.sampler.enqueue(kind, size, self.activations.logits, stream, dependent=True)
+        self._ops.done(stream)
+
+    def close(self) -> None:
+        """Free everything. No graph of this engine may run."""
+        self._open.close()
+
+    def _keep(self, part: Any) -> Any:
+        self._open.callback(part.close)
+        return part
+
+    def _rotary(self, context: int, page_tokens: int) -> Rotary:
+        table, spec = RopeTable(self.spec.rope, context), self.spec
+        half = aligned(table.cos.nbytes)
+        arena = self._keep(Arena(self.device, 2 * half, "rotary tables"))
+        cos, sin = arena.take(half), arena.take(half)
+        arena.write(cos, np.ascontiguousarray(table.cos))
+        arena.write(sin, np.ascontiguousarray(table.sin))
+        return Rotary(
+            cos=cos, sin=sin, eps=spec.norm_eps, dim=spec.rope.dim, heads=spec.heads, kv_heads=spec.kv_heads,
+            head_dim=spec.head_dim, page_tokens=page_tokens,
+        )  # fmt: skip

@@ -1,0 +1,140 @@
+"""The kernels of one step, in their order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blink.engine.batch import Kind
+from blink.engine.native.activations import Activations
+from blink.engine.native.attention import Attention
+from blink.engine.native.cache import Cache
+from blink.engine.native.linear import SMALL, Epilogue, LargeLinear, SmallLinear
+from blink.engine.native.ops import CheckedBuffers, Limits, Ops, Rotary
+from blink.engine.native.shape import padded
+from blink.engine.native.sizes import gate_up_stride, qkv_stride
+from blink.engine.native.weights import Layer, Linear, Weights
+from blink.gpu.cuda import Stream
+from blink.model.spec import ModelSpec
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A shape, and where its work goes. ``few``: the own kernels do the linear layers. ``like``: see
+    :meth:`blink.engine.native.cublaslt.CublasLt.multiply`."""
+
+    kind: Kind
+    size: int
+    few: bool
+    like: int
+    stream: Stream
+
+
+class Forward:
+    """Enqueues the forward pass over what the step buffers say.
+
+    With ``exact`` one algorithm multiplies each matrix in all decode steps, and one in all prefill steps, so that a
+    token's numbers are the same bits in steps of any size. Otherwise each size has what is fastest for it.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, *, weights: Weights, cache: Cache, activations: Activations, buffers: CheckedBuffers,
+        ops: Ops, small: SmallLinear, large: LargeLinear, attention: Attention, rotary: Rotary, limits: Limits,
+        exact: bool,
+    ) -> None:  # fmt: skip
+        self._spec, self._weights, self._cache, self._a = spec, weights, cache, activations
+        self._buffers, self._ops, self._small, self._large = buffers, ops, small, large
+        self._attention, self._rotary, self._limits, self._exact = attention, rotary, limits, exact
+        self._head = Linear(weights.head)
+
+    def enqueue(self, kind: Kind, size: int, stream: Stream) -> None:
+        """From the check of the step to the logits, f32 [rows, vocab] at ``activations.logits``."""
+        spec, ops, a, rows = self._spec, self._ops, self._a, min(size, self._limits.lanes)
+        like = 0
+        if self._exact:
+            like = self._limits.lanes if kind is Kind.DECODE else self._buffers.dims["tokens"]
+        step = _Step(kind, size, size <= SMALL and not self._exact, like, stream)
+        ops.check(self._limits, kind, size, stream)
+        ops.embed(self._weights.embedding, a.x, size, stream)
+        for i, layer in enumerate(self._weights.layers):
+            self._attend(i, layer, step)
+            self._feed_forward(layer, step)
+        ops.norm(
+            a.x, self._weights.norm, spec.norm_eps, a.normed, width=spec.hidden, stride=padded(spec.hidden), rows=rows,
+            stream=stream, last=True,
+        )  # fmt: skip
+        self._logits(rows, step)
+
+    def _attend(self, i: int, layer: Layer, step: _Step) -> None:
+        spec, a, stride, rotary = self._spec, self._a, qkv_stride(self._spec), self._rotary
+        keys, values = self._cache.keys(i), self._cache.values(i)
+        self._norm(layer.input_norm, step)
+        self._product(layer.qkv, step, x=a.normed, y=a.qkv, stride=stride)
+        rotary.q_norm, rotary.k_norm = layer.q_norm, layer.k_norm
+        self._ops.rotate(rotary, a.qkv, stride, keys=keys, values=values, size=step.size, stream=step.stream)
+        self._attention.enqueue(
+            step.kind, step.size, q=a.qkv, q_stride=stride, k=keys, v=values, out=a.mixed,
+            out_stride=padded(spec.q_width), window=spec.windows[i], stream=step.stream, dependent=True,
+        )  # fmt: skip
+        self._add(layer.output, step, a.mixed)
+
+    def _feed_forward(self, layer: Layer, step: _Step) -> None:
+        spec, a, inner = self._spec, self._a, padded(self._spec.intermediate)
+        self._norm(layer.post_norm, step)
+        if step.few:
+            self._small.enqueue(
+                layer.gate_up, Epilogue.SILU, a.normed, a.inner, y_stride=inner, rows=step.size,
+                count=self._buffers.tokens, stream=step.stream,
+            )  # fmt: skip
+        else:
+            both = gate_up_stride(spec)
+            self._product(layer.gate_up, step, x=a.normed, y=a.gate_up, stride=both)
+            self._ops.swiglu(
+                a.gate_up, a.inner, width=spec.intermediate, both_stride=both, stride=inner, size=step.size,
+                on=step.stream,
+            )  # fmt: skip
+        self._add(layer.down, step, a.inner)
+
+    def _norm(self, weight: int, step: _Step) -> None:
+        hidden = self._spec.hidden
+        self._ops.norm(
+            self._a.x, weight, self._spec.norm_eps, self._a.normed, width=hidden, stride=padded(hidden), rows=step.size,
+            stream=step.stream,
+        )  # fmt: skip
+
+    def _product(self, linear: Linear, step: _Step, *, x: int, y: int, stride: int) -> None:
+        count = self._buffers.tokens
+        if step.few:
+            self._small.enqueue(
+                linear, Epilogue.STORE, x, y, y_stride=stride, rows=step.size, count=count, stream=step.stream
+            )  # fmt: skip
+        else:
+            self._large.enqueue(
+                linear, x, y, y_stride=stride, rows=step.size, count=count, like=step.like, stream=step.stream
+            )  # fmt: skip
+
+    def _add(self, linear: Linear, step: _Step, x: int) -> None:
+        """The residual stream += a product."""
+        count, hidden, to = self._buffers.tokens, self._spec.hidden, self._a.x
+        if step.few:
+            self._small.enqueue(
+                linear, Epilogue.RESIDUAL, x, to, y_stride=hidden, rows=step.size, count=count, stream=step.stream
+            )  # fmt: skip
+        else:
+            self._large.enqueue(
+                linear, x, to, y_stride=hidden, rows=step.size, count=count, wide=True, add=True, like=step.like,
+                stream=step.stream,
+            )  # fmt: skip
+
+    def _logits(self, rows: int, step: _Step) -> None:
+        # Of a prefill step's many possible rows few are sampled, and the own kernels' cost is that of those.
+        a, vocab, count = self._a, self._spec.vocab, self._buffers.rows
+        if step.kind is Kind.PREFILL or step.few:
+            self._small.enqueue(
+                self._head, Epilogue.LOGITS, a.normed, a.logits, y_stride=vocab, rows=rows, count=count,
+                stream=step.stream,
+            )  # fmt: skip
+        else:
+            self._large.enqueue(
+                self._head, a.normed, a.logits, y_stride=vocab, rows=rows, count=count, wide=True, like=step.like,
+                stream=step.stream,
+            )  # fmt: skip

@@ -1,0 +1,173 @@
+/* What lies between the matrices of a transformer: embedding, norms, rotary positions and the cache, SwiGLU, biases.
+ *
+ * The residual stream is float32 [tokens][width]; what goes into a matrix is 16 bits, in rows whose padding is zero.
+ * `count` is a word on the device: tokens, or rows, of this step. */
+#include "native_types.cuh"
+
+using namespace blink;
+
+namespace {
+
+constexpr uint32_t THREADS = 256, WARPS = THREADS / 32, MAX_HEAD = 128;
+
+__device__ __forceinline__ float warp_sum(float v) {
+    for (int i = 16; i > 0; i /= 2) v += __shfl_xor_sync(~0u, v, i);
+    return v;
+}
+
+/* Of all threads' values, the same in each; the order of the additions is fixed. */
+__device__ __forceinline__ float block_sum(float v) {
+    __shared__ float parts[WARPS];
+    v = warp_sum(v);
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = v;
+    __syncthreads();
+    float total = 0;
+    for (uint32_t w = 0; w < WARPS; w++) total += parts[w];
+    return total;
+}
+
+__device__ __forceinline__ float silu(float x) { return x / (1 + __expf(-x)); }
+
+}  // namespace
+
+/* A block for each token: its row of the table. Past the last token: zeros, so that nothing there grows. */
+extern "C" __global__ void __launch_bounds__(THREADS)
+    native_embed(const real *table, uint32_t stride, const int32_t *ids, const uint32_t *count, float *x,
+                 uint32_t width) {
+    pdl_launch();
+    pdl_wait();
+    const uint32_t token = blockIdx.x;
+    const bool there = token < *count;
+    const real *row = table + (uint64_t)(there ? ids[token] : 0) * stride;
+    float *to = x + (uint64_t)token * width;
+    for (uint32_t i = threadIdx.x; i < width; i += THREADS) to[i] = there ? to_float(row[i]) : 0.0f;
+}
+
+/* y = x / √(mean(x²) + eps) · weight: a block for each token, or with `ends` (row_start) for each row's last token. */
+extern "C" __global__ void __launch_bounds__(THREADS)
+    native_norm(const float *x, const float *weight, float eps, real *y, uint32_t width, uint32_t stride,
+                const uint32_t *count, const int32_t *ends) {
+    pdl_launch();
+    pdl_wait();
+    const uint32_t row = blockIdx.x;
+    if (row >= *count) return;
+    const float *from = x + (uint64_t)(ends ? ends[row + 1] - 1 : row) * width;
+    real *to = y + (uint64_t)row * stride;
+    if (width % 4 == 0) {
+        float squares = 0;
+        for (uint32_t i = 4 * threadIdx.x; i < width; i += 4 * THREADS) {
+            const float4 v = *(const float4 *)(from + i);
+            squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+        }
+        const float scale = rsqrtf(block_sum(squares) / width + eps);
+        for (uint32_t i = 4 * threadIdx.x; i < width; i += 4 * THREADS) {
+            const float4 v = *(const float4 *)(from + i), w = *(const float4 *)(weight + i);
+            const uint2 packed = {pack2(v.x * scale * w.x, v.y * scale * w.y),
+                                  pack2(v.z * scale * w.z, v.w * scale * w.w)};
+            *(uint2 *)(to + i) = packed;
+        }
+        return;
+    }
+    float squares = 0;
+    for (uint32_t i = threadIdx.x; i < width; i += THREADS) squares += from[i] * from[i];
+    const float scale = rsqrtf(block_sum(squares) / width + eps);
+    for (uint32_t i = threadIdx.x; i < width; i += THREADS) to[i] = to_real(from[i] * scale * weight[i]);
+}
+
+struct Rotary {
+    const float *cos, *sin;       /* [context][dim / 2] */
+    const float *q_norm, *k_norm; /* [head_dim], or null */
+    float eps;
+    uint32_t dim, heads, kv_heads, head_dim, page_tokens;
+};
+
+/* Norm and rotate queries in place; norm and rotate keys, and take them and the values to the cache. A warp for each
+ * head of a token; blocks along x are tokens, along y eight heads each: the queries', the keys', the values'. */
+extern "C" __global__ void __launch_bounds__(THREADS)
+    native_rotate(Rotary r, real *qkv, uint32_t stride, const int32_t *positions, const int32_t *kv_index,
+                  const uint32_t *count, real *keys, real *values) {
+    __shared__ float heads[WARPS][MAX_HEAD];
+    pdl_launch();
+    pdl_wait();
+    const uint32_t token = blockIdx.x, lane = threadIdx.x % 32, n = r.head_dim;
+    const uint32_t head = blockIdx.y * WARPS + threadIdx.x / 32;
+    if (token >= *count || head >= r.heads + 2 * r.kv_heads) return;
+    real *own = qkv + (uint64_t)token * stride + head * n;
+    float *x = heads[threadIdx.x / 32];
+    float squares = 0;
+    for (uint32_t i = lane; i < n; i += 32) {
+        x[i] = to_float(own[i]);
+        squares += x[i] * x[i];
+    }
+    const bool is_value = head >= r.heads + r.kv_heads, is_key = !is_value && head >= r.heads;
+    real *to = own;
+    if (is_key || is_value) {
+        const uint32_t entry = kv_index[token], kv_head = (head - r.heads) % r.kv_heads;
+        const uint64_t page = entry / r.page_tokens * r.kv_heads + kv_head;
+        to = (is_value ? values : keys) + (page * r.page_tokens + entry % r.page_tokens) * n;
+    }
+    const float *norm = is_key ? r.k_norm : r.q_norm;
+    if (!is_value && norm) {
+        const float scale = rsqrtf(warp_sum(squares) / n + r.eps);
+        for (uint32_t i = lane; i < n; i += 32) x[i] *= scale * norm[i];
+    }
+    __syncwarp();
+    const uint32_t half = r.dim / 2;
+    const uint64_t at = (uint64_t)positions[token] * half;
+    for (uint32_t i = lane; i < n; i += 32) {
+        float v = x[i];
+        if (!is_value && i < half) v = x[i] * r.cos[at + i] - x[i + half] * r.sin[at + i];
+        if (!is_value && i >= half && i < r.dim) v = x[i] * r.cos[at + i - half] + x[i - half] * r.sin[at + i - half];
+        to[i] = to_real(v);
+    }
+}
+
+/* y = silu(gate) · up, of [tokens][gate, then up]: a block for each token. */
+extern "C" __global__ void __launch_bounds__(THREADS)
+    native_swiglu(const real *both, real *y, uint32_t width, uint32_t both_stride, uint32_t stride,
+                  const uint32_t *count) {
+    pdl_launch();
+    pdl_wait();
+    const uint32_t token = blockIdx.x;
+    if (token >= *count) return;
+    const real *gate = both + (uint64_t)token * both_stride, *up = gate + width;
+    real *to = y + (uint64_t)token * stride;
+    if (width % 2 == 0) {
+        for (uint32_t i = 2 * threadIdx.x; i < width; i += 2 * THREADS) {
+            const uint32_t g = *(const uint32_t *)(gate + i), u = *(const uint32_t *)(up + i);
+            *(uint32_t *)(to + i) = pack2(silu(low(g)) * low(u), silu(high(g)) * high(u));
+        }
+        return;
+    }
+    for (uint32_t i = threadIdx.x; i < width; i += THREADS) to[i] = to_real(silu(to_float(gate[i])) * to_float(up[i]));
+}
+
+/* y += bias: a block for each token. y is 16 bits, or float32 where `wide` is given instead. */
+extern "C" __global__ void __launch_bounds__(THREADS)
+    native_bias(real *y, float *wide, const float *bias, uint32_t width, uint32_t stride, const uint32_t *count) {
+    pdl_launch();
+    pdl_wait();
+    const uint32_t token = blockIdx.x;
+    if (token >= *count) return;
+    const uint64_t at = (uint64_t)token * stride;
+    for (uint32_t i = threadIdx.x; i < width; i += THREADS) {
+        if (wide) wide[at + i] += bias[i];
+        else y[at + i] = to_real(to_float(y[at + i]) + bias[i]);
+    }
+}
+
+/* Random weights for measurements: uniform in ± bound, by a hash of seed and index; padding stays zero. */
+extern "C" __global__ void __launch_bounds__(THREADS)
+    native_random(real *w, float *wide, uint64_t rows, uint32_t width, uint32_t stride, uint64_t seed, float bound,
+                  float middle) {
+    for (uint64_t i = blockIdx.x * (uint64_t)THREADS + threadIdx.x; i < rows * width;
+         i += (uint64_t)gridDim.x * THREADS) {
+        uint64_t h = (i + 1) * 0x9E3779B97F4A7C15 + seed * 0xC2B2AE3D27D4EB4F;
+        h = (h ^ h >> 30) * 0xBF58476D1CE4E5B9;
+        h = (h ^ h >> 27) * 0x94D049BB133111EB;
+        const float v = middle + bound * ((float)(uint32_t)(h >> 40) * (1.0f / 8388608.0f) - 1.0f);
+        const uint64_t at = i / width * stride + i % width;
+        if (wide) wide[at] = v;
+        else w[at] = to_real(v);
+    }
+}

@@ -1,0 +1,132 @@
+"""Linear layers on a GPU: every kernel against NumPy, and the same bits whatever the number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings")
+
+from blink.engine.native.cublaslt import CublasLt
+from blink.engine.native.linear import Epilogue, SmallLinear
+from blink.engine.native.shape import padded
+from blink.engine.native.weights import Linear
+from tests.gpu.native import DTYPES, EPSILON, Bench, rounded, to_numbers
+
+pytestmark = pytest.mark.gpu
+
+SHAPES = [(96, 64), (200, 576), (317, 60), (1536, 4096)]
+ROWS = (1, 3, 8, 9, 16, 20, 32, 33, 70)
+
+
+@pytest.fixture
+def bench(gpu: Any) -> Iterator[Bench]:
+    made = Bench(gpu)
+    yield made
+    made.close()
+
+
+def run(
+    bench: Bench, dtype: str, w: np.ndarray, x: np.ndarray, epilogue: Epilogue, *, bias: np.ndarray | None = None,
+    bucket: int | None = None, start: np.ndarray | None = None,
+) -> np.ndarray:  # fmt: skip
+    """What the kernels for ``bucket`` rows make of x; f32 [rows, outputs]. ``start`` is what y has before."""
+    rows, silu = len(x), epilogue is Epilogue.SILU
+    outputs = len(w) // 2 if silu else len(w)
+    wide = epilogue in (Epilogue.RESIDUAL, Epilogue.LOGITS)
+    stride = outputs if wide else padded(outputs)
+    y = (
+        np.full((bucket or rows, stride), np.nan, np.float32)
+        if wide
+        else np.full((bucket or rows, stride), 0x7FFF, "u2")
+    )
+    if start is not None:
+        y[:rows] = start
+    at, count = bench.put(y), bench.put(np.array([rows], np.uint32))
+    linear = Linear(bench.matrix(w, dtype), 0 if bias is None else bench.put(bias))
+    kernels = SmallLinear(bench.device, dtype)
+    full = np.full((bucket or rows, x.shape[1]), np.nan, np.float32)
+    full[:rows] = x
+    kernels.enqueue(
+        linear, epilogue, bench.reals(full, dtype), at, y_stride=stride, rows=bucket or rows, count=count,
+        stream=bench.device.stream,
+    )  # fmt: skip
+    bench.device.synchronize()
+    out = bench.get(at, y.shape, y.dtype)
+    untouched = out[rows:]
+    assert np.isnan(untouched).all() if wide else (untouched == 0x7FFF).all(), "rows past the last were written"
+    got = out[:rows, :outputs]
+    return got if wide else to_numbers(got, dtype)
+
+
+def case(outputs: int, inputs: int, rows: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(outputs * inputs + rows)
+    w = rounded(rng.standard_normal((outputs, inputs)) * inputs**-0.5, dtype)
+    return w, rounded(rng.standard_normal((rows, inputs)), dtype)
+
+
+def close(got: np.ndarray, expected: np.ndarray, dtype: str, roundings: int = 1) -> None:
+    """Sums in float32 of exact products are off by 1e-5 here; what is stored in 16 bits, by its rounding as well."""
+    np.testing.assert_allclose(got, expected, rtol=roundings * EPSILON[dtype], atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("rows", ROWS)
+def test_products(bench: Bench, dtype: str, shape: tuple[int, int], rows: int) -> None:
+    w, x = case(*shape, rows, dtype)
+    exact = x.astype(np.float64) @ w.astype(np.float64).T
+    close(run(bench, dtype, w, x, Epilogue.STORE), exact, dtype)
+    np.testing.assert_allclose(run(bench, dtype, w, x, Epilogue.LOGITS), exact, atol=2e-5)
+    bias = np.linspace(-1, 1, len(w), dtype=np.float32)
+    start = np.arange(exact.size, dtype=np.float32).reshape(exact.shape) / exact.size
+    added = run(bench, dtype, w, x, Epilogue.RESIDUAL, bias=bias, start=start)
+    np.testing.assert_allclose(added, start + exact + bias, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(192, 64), (182, 60), (1024, 4096)], ids=str)
+@pytest.mark.parametrize("rows", ROWS)
+def test_swiglu(bench: Bench, dtype: str, shape: tuple[int, int], rows: int) -> None:
+    w, x = case(*shape, rows, dtype)
+    bias = np.linspace(-1, 1, len(w), dtype=np.float32)
+    both = x.astype(np.float64) @ w.astype(np.float64).T + bias
+    gate, up = np.split(both, 2, axis=1)
+    close(run(bench, dtype, w, x, Epilogue.SILU, bias=bias), gate / (1 + np.exp(-gate)) * up, dtype)
+
+
+@pytest.mark.parametrize("epilogue", list(Epilogue))
+@pytest.mark.parametrize("shape", [(200, 576), (1536, 4096)], ids=str)
+def test_a_row_has_the_same_bits_in_any_company(bench: Bench, shape: tuple[int, int], epilogue: Epilogue) -> None:
+    w, x = case(*shape, 70, "float16")
+    outputs = len(w) // 2 if epilogue is Epilogue.SILU else len(w)
+    start = np.ones((70, outputs), np.float32) if epilogue is Epilogue.RESIDUAL else None
+
+    def some(rows: slice, bucket: int) -> np.ndarray:
+        at = None if start is None else start[rows]
+        return run(bench, "float16", w, x[rows], epilogue, bucket=bucket, start=at)
+
+    alone = np.concatenate([some(slice(i, i + 1), 1) for i in range(20)])
+    for last, bucket in ((8, 8), (20, 32), (16, 16), (3, 16), (12, 64), (70, 70)):
+        np.testing.assert_array_equal(some(slice(0, last), bucket)[:20], alone[:last])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(96, 64), (200, 576), (1536, 4096)], ids=str)
+@pytest.mark.parametrize("rows", [33, 64, 200, 2048])
+def test_products_of_many_rows(bench: Bench, dtype: str, shape: tuple[int, int], rows: int) -> None:
+    w, x = case(*shape, rows, dtype)
+    exact = x.astype(np.float64) @ w.astype(np.float64).T
+    cublas = CublasLt(bench.device, dtype)
+    matrix, at = bench.matrix(w, dtype), bench.reals(x, dtype)
+    stored, added = bench.put(np.zeros((rows, padded(len(w))), "u2")), bench.put(np.ones(exact.shape, np.float32))
+    stream = bench.device.stream
+    cublas.multiply(matrix, at, stored, rows=rows, y_stride=padded(len(w)), stream=stream)
+    cublas.multiply(matrix, at, added, rows=rows, y_stride=len(w), wide=True, add=True, stream=stream)
+    bench.device.synchronize()
+    close(to_numbers(bench.get(stored, (rows, padded(len(w))), "u2")[:, : len(w)], dtype), exact, dtype)
+    np.testing.assert_allclose(bench.get(added, exact.shape), exact + 1, atol=4e-5)
+    cublas.close()
