@@ -65,6 +65,11 @@ class Access(enum.IntEnum):
         """How many queue pairs it has."""
         return MAX_QPS if self is Access.WORKER else 1
 
+    @property
+    def regions(self) -> int:
+        """How many of the answer's regions it may use, in their order."""
+        return 3 if self is Access.WORKER else 2
+
 
 class Ended(enum.IntEnum):
     """Why ringd ends a connection: the RING is gone for good, or the connection was FENCED and may be made again."""

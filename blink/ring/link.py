@@ -165,6 +165,12 @@ class Link:
                 f"the backend serves model {header.fingerprint.hex()[:12]}, this frontend has "
                 f"{self._fingerprint.hex()[:12]}: deploy the same model to both"
             )
+        sizes = {Region.G: header.geometry.g_stride, Region.F: header.geometry.f_stride}
+        for region, size in sizes.items():
+            if self._transport.size(region) < size:
+                return self._refuse(
+                    f"{region.name} has {self._transport.size(region)} bytes at the other end, and {size} by its header"
+                )
         if header != self.header:
             self._end_epoch("the backend was restarted")
         self.header, self._survey = header, {}

@@ -204,6 +204,10 @@ class ShmTransport:
         self._identity, self._watch = identity, time.monotonic() + WATCH_S
         self._state, self._detail = LinkState.UP, ""
 
+    def size(self, region: Region) -> int:
+        """Bytes of ``region``; see :class:`Transport`."""
+        return len(self._regions[region])
+
     def _address(self, region: Region, offset: int, length: int) -> int:
         if offset < 0 or length < 0 or offset + length > len(self._regions[region]) or (offset | length) % 4:
             raise ValueError(f"[{offset}, +{length}) of {region.name} is outside it or not aligned to 4 bytes")

@@ -68,6 +68,9 @@ class Transport(Protocol):
     def detail(self) -> str:
         """Why the link is not up, in words; empty when it is."""
 
+    def size(self, region: Region) -> int:
+        """Bytes of ``region`` that this link reaches; only while it is UP."""
+
     def post_write(self, writes: Sequence[tuple[int, bytes]]) -> int:
         """Write each ``(offset in F_p, bytes)`` as one chain; returns its ticket.
 

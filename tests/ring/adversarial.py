@@ -77,6 +77,9 @@ class AdversarialTransport:
     def detail(self) -> str:
         return "" if self._state is LinkState.UP else "the test cut the link"
 
+    def size(self, region: Region) -> int:
+        return len(self.memory.region(region, self.partition))
+
     def in_flight(self, region: Region) -> list[tuple[int, int]]:
         """Ranges of ``region`` that operations without a completion may still touch."""
         return [e for op in self._flight if op.region is region for e in op.extents]

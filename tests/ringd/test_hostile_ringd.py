@@ -6,20 +6,25 @@ import logging
 import random
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from blink.release import running_release
 from blink.ring import handshake as hs
+from blink.ring.client import RingClient
 from blink.ring.keys import KeyRing
+from blink.ring.layout import PAGE
 from blink.ring.transport import LinkState
 from blink.ring.verbs.attempt import PAUSE_S
 from blink.ring.verbs.connection import Request
+from blink.ringd.registration import RegisteredRing
 from tests.appliance import wait_for
-from tests.ringd.host import HOLDER, Host, settle
+from tests.ringd.host import HOLDER, Host, host, scheduler, settle
 
 Talk = Callable[[socket.socket], None]
 
@@ -61,6 +66,35 @@ def bent(rng: random.Random, good: bytes) -> bytes:
         at = rng.randrange(len(data) + 1)
         data[at : at + rng.randint(0, 3)] = rng.randbytes(rng.randint(0, 3))
     return bytes(data[: rng.randint(0, len(data))])
+
+
+@pytest.mark.parametrize("region", range(3), ids="HGF")
+@pytest.mark.parametrize("length", [0, 4, PAGE])
+def test_a_region_shorter_than_the_ring_needs_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, region: int, length: int
+) -> None:
+    """ringd has the key and is wrong: a frontend says so instead of reading beyond what it was given."""
+    regions = RegisteredRing.regions
+
+    def shortened(self: RegisteredRing, access: hs.Access, partition: int) -> tuple[hs.RemoteRegion, ...]:
+        given = list(regions(self, access, partition))
+        given[region] = replace(given[region], length=length)
+        return tuple(given)
+
+    monkeypatch.setattr(RegisteredRing, "regions", shortened)
+    with scheduler(tmp_path / "ring"), host(tmp_path) as h:
+        h.announce(tmp_path / "ring")
+        client = RingClient(h.transport())
+
+        def up_or(said: str) -> bool:
+            assert client.poll(time.monotonic()) == []
+            return client.health().link_up or said in client.health().down
+
+        enough = region == 0 and length == PAGE
+        says = "bytes at the other end" if length == PAGE else "regions that are too short"
+        wait_for("the refusal", lambda: up_or(says), 20)
+        assert client.health().link_up == enough, client.health().down
+        client.close()
 
 
 def test_no_bytes_break_a_frontend(

@@ -75,6 +75,10 @@ class CopyTransport:
         self._state, self._tickets = LinkState.DOWN, 0
         self._done: list[Completion] = []
 
+    def size(self, region: Region) -> int:
+        """Bytes of ``region``; see :class:`blink.ring.transport.Transport`."""
+        return self._spaces[region][2]
+
     @property
     def state(self) -> LinkState:
         """State of the link."""

@@ -12,6 +12,7 @@ from blink.errors import BlinkError
 from blink.release import running_release
 from blink.ring import handshake as hs
 from blink.ring.keys import read_key
+from blink.ring.layout import PAGE
 from blink.ring.transport import Channel, Region
 from blink.ring.verbs.fabric import Domain, Fabric, FabricError, QueuePair, Rights
 from blink.ring.verbs.lane import Lane
@@ -76,7 +77,9 @@ class Connection:
         self._write_depth = depths[0]
 
     def establish(self, answer: hs.Answer, session: hs.Session) -> None:
-        """Connect the queue pairs to those of ``answer``. Raises FabricError."""
+        """Connect the queue pairs to those of ``answer``. Raises FabricError, and HandshakeError where it cannot be."""
+        if any(region.length < PAGE for region in answer.regions[: self.request.access.regions]):
+            raise hs.HandshakeError("an answer with regions that are too short")
         self.answer, self.session = answer, session
         for index, qp in enumerate(self._qps):
             qp.connect(self.local, answer.endpoint, index, initiates=True)

@@ -90,6 +90,11 @@ class VerbsTransport:
             self._connection.cut()
         self._state, self._detail = state, why
 
+    def size(self, region: Region) -> int:
+        """Bytes of ``region`` that ringd gave; see :class:`blink.ring.transport.Transport`."""
+        assert self._connection is not None
+        return self._connection.region(region).length
+
     def _place(self, region: Region, offset: int, length: int) -> tuple[int, int]:
         assert self._connection is not None
         place = self._connection.region(region)
