@@ -19,7 +19,8 @@ def pins(lock: str) -> dict[str, str]:
 
 
 def test_there_is_a_lock_for_each_kind_of_machine() -> None:
-    assert LOCKS == ["backend.txt", "control.txt", "dev.txt", "frontend.txt", "gpu.txt", "local.txt", "model.txt"]
+    kinds = ["backend", "control", "cross", "dev", "frontend", "gpu", "local", "model"]
+    assert [f"{kind}.txt" for kind in kinds] == LOCKS
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -36,7 +37,7 @@ def test_no_lock_names_a_source(lock: str) -> None:
     assert not re.search(r"://|--(extra-)?index|--find-links|--trusted|file:", text)
 
 
-@pytest.mark.parametrize("lock", [lock for lock in LOCKS if lock != "model.txt"])
+@pytest.mark.parametrize("lock", [lock for lock in LOCKS if lock not in ("cross.txt", "model.txt")])
 def test_a_package_has_one_version_everywhere(lock: str) -> None:
     only_gpus = {"nvidia-cublas"}  # half a gigabyte that no test needs
     assert {p for p in pins(lock).items() if p[0] not in only_gpus} <= pins("dev.txt").items()
