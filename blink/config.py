@@ -116,6 +116,9 @@ class EngineConfig(_Section):
     dtype: Literal["auto", "float16", "bfloat16"] = Field(
         default="auto", description="of weights and KV cache on a GPU; auto is the checkpoint's own"
     )
+    exact: bool = Field(
+        default=False, description="native: batch-mates change no bit of an answer; slower where few rows run"
+    )
     decode_buckets: Buckets = Field(default=(), description="row counts to capture; ascending, the last is lanes")
     prefill_buckets: Buckets = Field(
         default=(), description="packed token counts to capture; ascending, the last is batch_tokens"

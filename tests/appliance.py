@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -171,5 +172,5 @@ def to_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
     for name, values in tables.items():
         lines.append(f"[{name}]")
         for key, value in values.items():
-            lines.append(f"{key} = {value if isinstance(value, int | float) else repr(str(value))}")
+            lines.append(f"{key} = {json.dumps(value) if isinstance(value, int | float) else repr(str(value))}")
     return "\n".join(lines) + "\n"

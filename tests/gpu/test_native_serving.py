@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.e2e]
 
 CONTEXT, LONG, HOSTILE = 12288, 11_000, 1
 ENGINE = {"kind": "native", "lanes": 8, "queue": 16, "page_tokens": 64, "pages": 256, "max_context": CONTEXT,
-          "batch_tokens": 256}  # fmt: skip
+          "batch_tokens": 256, "exact": True}  # fmt: skip
 NONSENSE_S = 6.0
 
 

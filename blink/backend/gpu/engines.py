@@ -10,6 +10,9 @@ from blink.backend.scheduler import state_size
 from blink.backend.setup import Setup
 from blink.engine.captured import CapturedEngine
 from blink.engine.device_buffers import DeviceBuffers, step_buffer_bytes
+from blink.engine.native.engine import NativeEngine
+from blink.engine.native.memory import memory_parts
+from blink.engine.native.shape import DType
 from blink.engine.synthetic import SyntheticEngine
 from blink.gpu.cuda import Device
 
@@ -25,12 +28,12 @@ class GpuEngine(CapturedEngine, Protocol):
         """Free the memory. No graph of this engine may run."""
 
 
-def dtype_of(setup: Setup) -> str:
-    """The type that ``engine.dtype`` means for this checkpoint: float16 where it is that, else bfloat16."""
+def dtype_of(setup: Setup) -> DType:
+    """The type that ``engine.dtype`` means for this checkpoint: bfloat16 where it is that, else float16."""
     if setup.config.engine.dtype != "auto":
         return setup.config.engine.dtype
     stored = setup.model.config.get("dtype") or setup.model.config.get("torch_dtype")
-    return "float16" if stored == "float16" else "bfloat16"
+    return "bfloat16" if stored == "bfloat16" else "float16"
 
 
 def load_engine(device: Device, setup: Setup, buffers: DeviceBuffers) -> GpuEngine:
@@ -41,12 +44,10 @@ def load_engine(device: Device, setup: Setup, buffers: DeviceBuffers) -> GpuEngi
             device, buffers, pages=engine.pages, page_tokens=engine.page_tokens, vocab=setup.spec.vocab,
             nodes=SYNTHETIC_NODES,
         )  # fmt: skip
-    from blink.engine.native.engine import NativeEngine  # noqa: PLC0415
-
     weights: Mapping[str, Any] | int = setup.model.tensors() if engine.random_seed is None else engine.random_seed
     return NativeEngine(
         device, setup.spec, weights, buffers, pages=engine.pages, page_tokens=engine.page_tokens,
-        max_context=engine.max_context, dtype=dtype_of(setup),
+        max_context=engine.max_context, dtype=dtype_of(setup), exact=engine.exact,
     )  # fmt: skip
 
 
@@ -58,11 +59,9 @@ def memory_plan(setup: Setup) -> MemoryPlan:
     if engine.kind == "synthetic":
         parts["engine.pages"] = 4 * engine.pages * engine.page_tokens
     else:
-        from blink.engine.native.memory import memory_parts  # noqa: PLC0415
-
         parts |= memory_parts(
-            setup.spec, dtype=dtype_of(setup), lanes=engine.lanes, batch_tokens=engine.batch_tokens,
-            pages=engine.pages, page_tokens=engine.page_tokens, max_context=engine.max_context, dims=scheduling.dims,
+            setup.spec, dtype=dtype_of(setup), pages=engine.pages, page_tokens=engine.page_tokens,
+            max_context=engine.max_context, dims=scheduling.dims,
         )  # fmt: skip
     parts["steps"] = step_buffer_bytes(scheduling.dims)
     if engine.driver != "host":

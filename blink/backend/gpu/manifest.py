@@ -18,7 +18,7 @@ from blink.gpu.cuda import Device
 from blink.gpu.devices import driver_version, uuid_of
 from blink.gpu.toolchain import CUDA_VERSION, cache_folder, source_hash
 
-_SETTINGS = ("kind", "lanes", "page_tokens", "pages", "max_context", "batch_tokens", "driver", "random_seed")
+_SETTINGS = ("kind", "lanes", "page_tokens", "pages", "max_context", "batch_tokens", "driver", "exact", "random_seed")
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,8 @@ def _make(setup: Setup, assembly: Assembly) -> Manifest:
         records.append(GraphRecord(kind.name, size, dict(counts), 1000 * seconds, 1000 * took, max(0, taken)))
     lanes = setup.config.engine.lanes
     found, padded = answer(assembly.hosted, setup.scheduling), answer(assembly.hosted, setup.scheduling, lanes)
-    if found != padded:
+    # Without engine.exact another bucket may round otherwise, which greedy answers of some models show.
+    if found != padded and (setup.config.engine.exact or setup.config.engine.kind != "native"):
         raise BlinkError(
             f"the engine answers {list(found)} alone and {list(padded)} in the graph for {lanes} rows",
             "report it, it is a defect of the engine",
