@@ -9,6 +9,7 @@ PORT   ?=
 STATE  ?=
 ARGS   ?=
 HOST   ?= gpu01
+KEY    ?=
 
 export PATH := $(VENV)/bin:$(PATH)
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
@@ -20,7 +21,7 @@ config   := $(if $(STATE),$(abspath $(STATE)),$(CURDIR)/.state)/blink.toml
 playbook := ansible-playbook $(settings)
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status smoke bench test gpu lab lab-up lab-down lab-ssh parity lint format generate lock clean
+.PHONY: help up down status smoke bench test gpu lab lab-up lab-down lab-ssh bundle parity lint format generate lock clean
 
 help: ## print this table
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +59,9 @@ lab-down: $(VENV)/.dev ## turn them off
 lab-ssh: $(VENV)/.dev ## a shell on one of them (HOST=gpu01)
 	@python -m images.lab ssh $(HOST)
 
+bundle: $(VENV)/.cross ## pack all that an appliance is installed from, for places without a network (KEY=, ARGS=)
+	@python scripts/pack_set.py $(if $(KEY),--key $(KEY)) $(ARGS)
+
 parity: $(VENV)/.parity ## compare the reference engine with transformers, token by token
 	@pytest -m parity $(TESTS)
 
@@ -85,6 +89,10 @@ $(VENV)/.control: requirements/control.txt
 
 $(VENV)/.dev: $(VENV)/.control requirements/dev.txt requirements/model.txt pyproject.toml CMakeLists.txt $(wildcard kernels/*)
 	@$(playbook) playbooks/develop.yml
+	@touch $@
+
+$(VENV)/.cross: $(VENV)/.dev requirements/cross.txt
+	@pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/cross.txt
 	@touch $@
 
 $(VENV)/.parity: $(VENV)/.dev requirements/parity.in

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from blink.bench.commands import add_bench
 from blink.bfb.command import add_commands as add_bfb_commands
+from blink.bundle.command import add_commands as add_bundle_commands
 from blink.errors import BlinkError
 
 EXAMPLES = """\
@@ -224,6 +225,9 @@ def parser() -> argparse.ArgumentParser:
 
     bfb = commands.add_parser("bfb", help="look into a BlueField image, and say whether it can be flashed")
     add_bfb_commands(bfb)
+
+    bundle = commands.add_parser("bundle", help="check and unpack a set for places without a network")
+    add_bundle_commands(bundle)
 
     status = commands.add_parser(
         "status",
