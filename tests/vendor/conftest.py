@@ -154,6 +154,13 @@ class Appliance:
         content["faults"] = {name: value for name, value in (content["faults"] | faults).items() if value is not None}
         self.write_state(content)
 
+    def refresh(self) -> None:
+        """Wait until the card has cleared its log, and written its settings anew."""
+        sign = self.host.directory / "rshim0/clear"
+        sign.write_text("")
+        while sign.exists():
+            time.sleep(0.02)
+
     def calls(self, tool: str) -> list[list[str]]:
         """What ``tool`` was called with, call by call."""
         file = self.host.directory / "transcript"

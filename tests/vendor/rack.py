@@ -1,8 +1,8 @@
 """The hardware of one appliance: a host, a card in it, and the card's own machine. Ends, with both, when it is told to.
 
 python -m tests.vendor.rack DIRECTORY, in a mount namespace of its own. DIRECTORY/gpu01 and DIRECTORY/dpu01 are the
-machines' addresses. DIRECTORY/gpu01/state.json is the hardware and its faults, which tests write. DIRECTORY/gpu01/rshim0
-is what the host sees of the card, and DIRECTORY/gpu01/sys of its PCI functions.
+machines' addresses. DIRECTORY/gpu01/state.json is the hardware and its faults, which tests write.
+DIRECTORY/gpu01/rshim0 is what the host sees of the card, and DIRECTORY/gpu01/sys of its PCI functions.
 """
 
 from __future__ import annotations
@@ -124,7 +124,6 @@ class Rack:
             return
         if block:
             if not self.pushed:
-                self.lines = []
                 self.say("INFO[PSC]: PSC BL1 START")
             self.pushed += block
         elif self.pushed:
@@ -219,6 +218,10 @@ class Rack:
     def step(self) -> None:
         self.receive()
         self.follow_host()
+        if (self.rshim / "clear").exists():
+            self.lines = []
+            self.say()
+            (self.rshim / "clear").unlink()
         driver = self.pci / "drivers/mlx5_core"
         for order, act in (("bind", self.bind), ("unbind", self.unbind)):
             if name := (driver / order).read_text().strip():

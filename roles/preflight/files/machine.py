@@ -100,7 +100,10 @@ def gpus():
     if done.returncode != 0 or not lines:
         return {"found": [], "why": " ".join((done.stdout + done.stderr).split()) or "nvidia-smi names no GPU"}
     rows = [[value.strip() for value in line.split(",")] for line in lines]
-    return {"found": [dict(zip(GPU_FIELDS, row)) for row in rows if len(row) == len(GPU_FIELDS)], "why": ""}
+    return {
+        "found": [dict(zip(GPU_FIELDS, row, strict=True)) for row in rows if len(row) == len(GPU_FIELDS)],
+        "why": "",
+    }
 
 
 def main():
