@@ -31,6 +31,12 @@ def _bench_scheduler(args: argparse.Namespace) -> int:
     return run(json_path=args.json)
 
 
+def _bench_engine(args: argparse.Namespace) -> int:
+    from blink.bench.engine_gpu import run
+
+    return run(dtype=args.dtype, exact=args.exact, json_path=args.json)
+
+
 def _bench_residency(args: argparse.Namespace) -> int:
     from blink.bench.residency import run
     from blink.config import load_config
@@ -77,6 +83,17 @@ def add_bench(commands: Any) -> None:
     _with_config(local)
     _with_json(local)
     local.set_defaults(run=_bench_local)
+    engine = bench_commands.add_parser(
+        "engine",
+        help="decode and prefill steps of the native engine on a GPU",
+        description="Time steps of the native engine on this machine's GPU, for Llama-3-8B's shape with random weights "
+        "(35 GiB of GPU memory): decode of 1 to 128 rows at a context of 1024, launched by the host and by the "
+        "scheduler's loop, by parts; prefill of 512 and 2048 tokens.",
+    )
+    engine.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16", help="of weights and cache")
+    engine.add_argument("--exact", action="store_true", help="one algorithm for steps of all sizes")
+    _with_json(engine)
+    engine.set_defaults(run=_bench_engine)
     on_gpu = bench_commands.add_parser(
         "scheduler",
         help="what the scheduler costs on this machine's GPU, under both drivers",

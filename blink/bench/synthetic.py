@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -29,22 +30,24 @@ class SyntheticAppliance:
 
     :meth:`close` gives everything back. ``directory`` has the ring in shared memory; None puts it into device memory.
     ``options`` are those of :class:`blink.engine.synthetic.SyntheticEngine`, ``loop_options`` those of the driver.
+    ``make`` makes another engine in its place.
     """
 
     def __init__(
         self, device: Device, driver: str, config: SchedulerConfig, geometry: Geometry, directory: Path | None,
-        *, loop_options: dict[str, float] | None = None, start: bool = True, **options: Any,
+        *, loop_options: dict[str, float] | None = None, start: bool = True,
+        make: Callable[[Device, DeviceBuffers], Any] | None = None, **options: Any,
     ) -> None:  # fmt: skip
         loop = DRIVERS[driver]
         self.config = replace(config, launch_window=loop.launch_window)
         self.geometry, self.directory, self._opened = geometry, directory, ExitStack()
         self.objects: RingObjects | None = None
         self.ring = self._open_ring(device)
-        buffers = DeviceBuffers(device, config.dims)
+        self.buffers = buffers = DeviceBuffers(device, config.dims)
         self._opened.callback(buffers.close)
-        self.engine = SyntheticEngine(
+        self.engine: Any = make(device, buffers) if make else SyntheticEngine(
             device, buffers, pages=config.pages, page_tokens=config.page_tokens, vocab=config.vocab, **options
-        )
+        )  # fmt: skip
         self._opened.callback(self.engine.close)
         self.scheduler = DeviceScheduler(device, self.config, self.ring, buffers)
         self._opened.callback(self.scheduler.close)

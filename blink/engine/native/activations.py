@@ -15,11 +15,12 @@ class Activations:
 
     def __init__(self, device: Device, spec: ModelSpec, dims: Mapping[str, int]) -> None:
         sizes = activation_sizes(spec, dims)
-        self._arena = Arena(device, sum(aligned(n) for n in sizes.values()), "activations")
-        places = {name: self._arena.take(size) for name, size in sizes.items()}
+        arena = Arena(device, sum(aligned(n) for n in sizes.values()), "activations")
+        places = {name: arena.take(size) for name, size in sizes.items()}
+        self.memory = arena.memory
         self.x, self.normed, self.qkv, self.mixed = (places[n] for n in ("x", "normed", "qkv", "mixed"))
         self.gate_up, self.inner, self.logits = (places[n] for n in ("gate_up", "inner", "logits"))
 
     def close(self) -> None:
         """Free them."""
-        self._arena.close()
+        self.memory.free()

@@ -36,7 +36,7 @@ class NativeEngine:
     ``tensors`` are the checkpoint's, by HuggingFace name, or the seed of random weights that are made on the device.
     ``exact`` is :class:`blink.engine.native.forward.Forward`'s. Everything is loaded and allocated here;
     :meth:`enqueue` allocates nothing. Raises BlinkError where the model is of a kind that this engine does not run,
-    where the checkpoint does not fit ``spec``, or, before anything is allocated, where the device has too little memory.
+    where the checkpoint does not fit ``spec``, or where the device has too little memory; then nothing was allocated.
     """
 
     def __init__(
