@@ -14,6 +14,8 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
+import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,15 @@ def pack_half(arch: str, locks: Sequence[str], python: str, build: Path, stage: 
     os.link(build / name, folder / name)
     (folder / f"{name}.id").write_text(half + "\n")
     return {"file": f"halves/{name}", "id": half, "python": python, "arch": arch, "locks": list(locks)}
+
+
+def half_release(half: Path) -> str:
+    """The id of the code in a half's wheel of Blink; see blink.release."""
+    with tarfile.open(half) as tar, tempfile.TemporaryDirectory() as folder:
+        (wheel,) = [m for m in tar if m.name.startswith("wheels/blink_serve-")]
+        with zipfile.ZipFile(io.BytesIO(tar.extractfile(wheel).read())) as archive:  # type: ignore[union-attr]
+            archive.extractall(folder)  # noqa: S202 - of a wheel that was built a moment ago
+        return release_id([Path(folder) / "blink"])
 
 
 def pack_control(python: str, arch: str, stage: Path) -> None:
@@ -186,9 +197,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         stage = output / "stage"
         shutil.rmtree(stage, ignore_errors=True)
         stage.mkdir(parents=True)
-        about: dict[str, Any] = {"version": run("git", "describe", "--tags", "--always"), "release": release_id()}
-        about |= pack_checkout(stage)
+        about: dict[str, Any] = pack_checkout(stage)
         about["halves"] = [pack_half(a, locks, args.python, output / "halves", stage) for a, locks in args.half]
+        releases = {half_release(stage / half["file"]) for half in about["halves"]}
+        if len(releases) > 1:
+            raise BlinkError("blink/ or kernels/ changed while the halves were packed", "run make bundle again")
+        (about["release"],) = releases
         pack_control(args.control_python, args.control_arch, stage)
         about["control"] = {"python": args.control_python, "arch": args.control_arch}
         if args.bfb:
