@@ -7,6 +7,7 @@ that reboots, stays drained until somebody undrains it.
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from blink.config import ApplianceConfig
 from blink.errors import BlinkError
 
 FILE = "drain"
+STILL_RUNNING = 3  # exit code: drained, and the limit has passed
 PAUSE_S = 0.2
 QUIET_S = 1.0  # how long no request may run: between two of a client's, none does
 
@@ -46,7 +48,8 @@ def undrain(config: ApplianceConfig) -> int:
 def drain(config: ApplianceConfig, *, reason: str, settle_s: float, timeout_s: float) -> int:
     """Ask for the drain, give load balancers ``settle_s`` to notice, and return 0 once no request runs.
 
-    Idempotent. Raises BlinkError where requests still run after ``timeout_s``; the appliance stays drained.
+    Idempotent. Returns STILL_RUNNING where requests run after ``timeout_s``; the appliance stays drained. Raises
+    BlinkError where it cannot be drained or does not say what it runs.
     """
     start = time.monotonic()
     if drain_reason(config) is None:
@@ -64,11 +67,12 @@ def drain(config: ApplianceConfig, *, reason: str, settle_s: float, timeout_s: f
             print("drained: no request runs")
             return 0
         if now - start >= timeout_s:
-            raise BlinkError(
-                f"{running} requests still run {timeout_s:g} s after the drain began" if running else
-                f"waited {timeout_s:g} s for load balancers to notice",
-                "wait for them with a longer --timeout; stopping the frontend ends them with an error",
-            )  # fmt: skip
+            print(
+                f"blink: {running} requests still run {timeout_s:g} s after the drain began: wait with a longer "
+                "--timeout, or stop the frontend, which ends them with an error",
+                file=sys.stderr,
+            )
+            return STILL_RUNNING
         time.sleep(PAUSE_S)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -32,6 +33,8 @@ class Inventory:
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._groups: dict[str, Any] = {name: group for name, group in document.items() if name != "_meta"}
+        self.digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
+        """By which the record of a change says what it was made from."""
         self.hostvars: Mapping[str, Mapping[str, Any]] = document.get("_meta", {}).get("hostvars", {})
 
     def __contains__(self, group: str) -> bool:

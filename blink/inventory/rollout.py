@@ -1,4 +1,4 @@
-"""Who is changed first, and how many at a time."""
+"""Who is changed first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from blink.inventory.fault import Fault
 
 
 def check_rollout(inventory: Inventory) -> Iterator[Fault]:
-    """Faults of the groups ``canary`` and of rollout_batches."""
+    """Faults of the group ``canary``."""
     appliances = inventory.appliances()
     canary = inventory.hosts("canary")
     if len(appliances) > 1 and not canary:
@@ -28,8 +28,3 @@ def check_rollout(inventory: Inventory) -> Iterator[Fault]:
                 f"only {host} of it is in canary",
                 "put the appliance's group below canary, not a host",
             )
-    batches = next((v["rollout_batches"] for v in inventory.hostvars.values() if "rollout_batches" in v), None)
-    if batches is not None and not (
-        isinstance(batches, list) and batches and all(type(size) is int and size > 0 for size in batches)
-    ):
-        yield Fault("rollout_batches", f"is {batches!r}", "give numbers of appliances, such as [1, 10, 50]")

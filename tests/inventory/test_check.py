@@ -189,10 +189,6 @@ ROLLOUT_FAULTS: dict[str, tuple[Break, str]] = {
         ),
         "carrier1: is in canary and in no appliance: ",
     ),
-    "batches": (
-        lambda i: groups(i)["appliances"].update(vars={"rollout_batches": [1, "all"]}),
-        "rollout_batches: is [1, 'all']: give numbers of appliances, such as [1, 10, 50]",
-    ),
 }
 FAULTS = PAIR_FAULTS | HARDWARE_FAULTS | ROLLOUT_FAULTS
 
