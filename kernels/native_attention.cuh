@@ -47,18 +47,18 @@ struct PagedHead {
     const int32_t *table;
     uint32_t kv_heads, kv_head, page_bits;
 
-    /* Index of the first number of a position. */
-    __device__ __forceinline__ uint64_t at(uint32_t position) const {
-        uint64_t page = (uint32_t)table[position >> page_bits];
-        uint32_t inside = position & ((1u << page_bits) - 1);
-        return ((page * kv_heads + kv_head << page_bits) + inside) * DIM;
+    /* Where a position is, in keys. */
+    __device__ __forceinline__ uint32_t entry(uint32_t position) const {
+        uint32_t page = (uint32_t)table[position >> page_bits], inside = position & ((1u << page_bits) - 1);
+        return (page * kv_heads + kv_head << page_bits) + inside;
     }
 };
 
-/* 16 bytes to shared memory, later; zeros where `valid` is false, and then nothing is read. */
+/* 16 bytes to shared memory, later; zeros where `valid` is false, and then nothing is read. Between barriers the
+ * compiler may move other accesses across it: that of the next address, above all. */
 __device__ __forceinline__ void copy_later(void *shared, const real *from, bool valid) {
     uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0));
 }
 __device__ __forceinline__ void copies_end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int GROUPS>
@@ -66,7 +66,14 @@ __device__ __forceinline__ void copies_wait_all_but() {
     asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
 }
 
-__device__ __forceinline__ uint4 load16(const real *from) { return *reinterpret_cast<const uint4 *>(from); }
+/* 16 bytes that nobody will read again soon. */
+__device__ __forceinline__ uint4 load16(const real *from) {
+    uint4 v;
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+        : "l"(from));
+    return v;
+}
 
 /* 2^x; 0 for −∞. */
 __device__ __forceinline__ float exp2_fast(float x) {

@@ -42,14 +42,19 @@ __device__ __forceinline__ uint32_t load_pair(const real *q, uint32_t dim) {
     return q && dim < DIM ? *reinterpret_cast<const uint32_t *>(q + dim) : 0;
 }
 
-/* Collective: positions from `from` on, those before `end`, to shared memory, later. */
-__device__ __forceinline__ void fetch(const real *pool, const PagedHead &cache, uint32_t from, uint32_t end,
-                                      uint4 *tile) {
+/* Collective: keys and values from position `from` on to shared memory, later. Past `end` it is the last position's,
+ * which nothing there sees. */
+__device__ __forceinline__ void fetch(const AttentionArguments &a, const PagedHead &cache, uint32_t from, uint32_t end,
+                                      uint4 *keys, uint4 *values) {
     constexpr uint32_t PER_POSITION = (DIM + 15) / 16 * 2; /* chunks that products read */
+    static_assert(COLUMNS * PER_POSITION % THREADS == 0, "every thread copies as many chunks");
+#pragma unroll
     for (uint32_t i = threadIdx.x; i < COLUMNS * PER_POSITION; i += THREADS) {
         uint32_t column = i / PER_POSITION, c = i % PER_POSITION, position = from + column;
-        bool valid = position < end && VECTOR * c < DIM;
-        copy_later(&tile[place(column, c)], valid ? pool + cache.at(position) + VECTOR * c : pool, valid);
+        bool inside = DIM % 16 == 0 || VECTOR * c < DIM;
+        uint64_t at = (uint64_t)cache.entry(position < end ? position : end - 1) * DIM + (inside ? VECTOR * c : 0);
+        copy_later(&keys[place(column, c)], a.keys + at, inside);
+        copy_later(&values[place(column, c)], a.values + at, inside);
     }
 }
 
@@ -80,8 +85,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, DIM > 128 ? 1 : 2)
     PagedHead cache = {table, a.kv_heads, kv_head, a.page_bits};
 
     auto fetch_both = [&](uint32_t from, uint32_t stage) {
-        fetch(a.keys, cache, from, end, dynamic + 2 * stage * TILE);
-        fetch(a.values, cache, from, end, dynamic + (2 * stage + 1) * TILE);
+        fetch(a, cache, from, end, dynamic + 2 * stage * TILE, dynamic + (2 * stage + 1) * TILE);
     };
     fetch_both(begin, 0);
     copies_end_group();
@@ -126,25 +130,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, DIM > 128 ? 1 : 2)
                 mma16816(score[2 * n + 1], query[k][0], query[k][1], query[k][2], query[k][3], m[2], m[3]);
             }
 
-        bool all_seen = next <= fewest && from >= most;
-        float top[2] = {largest[0], largest[1]};
+        if (next > fewest || from < most)
 #pragma unroll
-        for (uint32_t n = 0; n < COLUMNS / 8; n++)
+            for (uint32_t n = 0; n < COLUMNS / 8; n++)
 #pragma unroll
-            for (uint32_t i = 0; i < 4; i++) {
-                uint32_t column = from + 8 * n + 2 * t + i % 2;
-                bool seen = all_seen || column < seen_end[i / 2] && column >= seen_from[i / 2];
-                score[n][i] = seen ? score[n][i] * a.scale_log2 : -INFINITE;
-                top[i / 2] = fmaxf(top[i / 2], score[n][i]);
-            }
+                for (uint32_t i = 0; i < 4; i++) {
+                    uint32_t column = from + 8 * n + 2 * t + i % 2;
+                    bool seen = (column < seen_end[i / 2]) & (column >= seen_from[i / 2]);
+                    score[n][i] = seen ? score[n][i] : -INFINITE;
+                }
+        float subtract[2];
 #pragma unroll
         for (uint32_t h = 0; h < 2; h++) {
+            float top = score[0][2 * h];
 #pragma unroll
-            for (uint32_t step = 1; step < 4; step *= 2)
-                top[h] = fmaxf(top[h], __shfl_xor_sync(EVERY_LANE, top[h], step));
-            if (top[h] == -INFINITE) continue; /* nothing seen so far */
-            float factor = exp2_fast(largest[h] - top[h]);
-            largest[h] = top[h], sum[h] *= factor;
+            for (uint32_t n = 0; n < COLUMNS / 8; n++) top = fmaxf(top, fmaxf(score[n][2 * h], score[n][2 * h + 1]));
+#pragma unroll
+            for (uint32_t step = 1; step < 4; step *= 2) top = fmaxf(top, __shfl_xor_sync(EVERY_LANE, top, step));
+            /* Where nothing was seen yet, −∞ less −∞ must not become a NaN; and what nothing is added to stays as it
+             * is, by a factor of exactly 1. */
+            top = fmaxf(largest[h], top * a.scale_log2);
+            subtract[h] = top == -INFINITE ? 0 : top;
+            float factor = exp2_fast(largest[h] - subtract[h]);
+            largest[h] = top, sum[h] *= factor;
 #pragma unroll
             for (uint32_t n = 0; n < 2 * STEPS; n++) out[n][2 * h] *= factor, out[n][2 * h + 1] *= factor;
         }
@@ -152,9 +160,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, DIM > 128 ? 1 : 2)
         for (uint32_t n = 0; n < COLUMNS / 8; n++)
 #pragma unroll
             for (uint32_t i = 0; i < 4; i++) {
-                /* Where nothing was seen, −∞ less −∞ must not become a NaN. */
-                float from_top = score[n][i] == -INFINITE ? -INFINITE : score[n][i] - top[i / 2];
-                score[n][i] = exp2_fast(from_top), sum[i / 2] += score[n][i];
+                score[n][i] = exp2_fast(score[n][i] * a.scale_log2 - subtract[i / 2]);
+                sum[i / 2] += score[n][i];
             }
 
 #pragma unroll
@@ -180,10 +187,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, DIM > 128 ? 1 : 2)
 #pragma unroll
         for (uint32_t step = 1; step < 4; step *= 2) sum[h] += __shfl_xor_sync(EVERY_LANE, sum[h], step);
         if (!to[h]) continue;
+        float inverse = 1 / sum[h];
 #pragma unroll
         for (uint32_t n = 0; n < 2 * STEPS; n++)
             if (8 * n + 2 * t < DIM)
                 *reinterpret_cast<uint32_t *>(to[h] + 8 * n + 2 * t) =
-                    pack2(out[n][2 * h] / sum[h], out[n][2 * h + 1] / sum[h]);
+                    pack2(out[n][2 * h] * inverse, out[n][2 * h + 1] * inverse);
     }
 }

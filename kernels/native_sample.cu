@@ -56,7 +56,7 @@ __device__ uint32_t draw(SampleShared &s, const Row &row, const LaneParams &para
     uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, rank = cluster_rank();
     Cut cut = find_cut(s, row, params);
     u64 sum = 0;
-    row.each([&](uint32_t, float x) { sum += kept_weight(row, cut, x); });
+    row.each<2>([&](uint32_t, float x) { sum += kept_weight(row, cut, x); });
     sum = warp_join(sum, [](u64 a, u64 b) { return a + b; });
     if (lane == 0) s.warp_sum[warp] = sum;
     __syncthreads();
@@ -83,16 +83,6 @@ __device__ uint32_t draw(SampleShared &s, const Row &row, const LaneParams &para
     return chosen - 1;
 }
 
-/* The largest of the warp's raw logits that this lane looks at; BROKEN if one is not finite. Nothing is kept. */
-__device__ u64 scan_raw(const Row &row) {
-    u64 best = 0;
-    each_raw(row, [&](uint32_t id, float x) {
-        u64 c = finite(x) ? candidate(x + 0.0f, id) : BROKEN;
-        best = c > best ? c : best;
-    });
-    return best;
-}
-
 }  // namespace
 
 extern "C" __cluster_dims__(8, 1, 1) __global__ void __launch_bounds__(THREADS, 2)
@@ -105,25 +95,31 @@ extern "C" __cluster_dims__(8, 1, 1) __global__ void __launch_bounds__(THREADS, 
     pdl_wait();
     pdl_launch();
     if (r >= a.batch.control->rows) return;
+    const float *of_row = a.logits + (uint64_t)r * a.vocab;
+    Row row;
+    row.vocab = a.vocab, row.block_first = rank * WARPS * a.range, row.first = row.block_first + warp * a.range;
+    row.count = row.first >= a.vocab ? 0 : a.vocab - row.first < a.range ? a.vocab - row.first : a.range;
+    row.adjusted = reinterpret_cast<float *>(dynamic);
+    if (a.spill) row.adjusted = a.spill + ((uint64_t)r * CLUSTER + rank) * WARPS * a.range;
+    /* The logits come while the parameters are read, though rows that do not sample need none. */
+    if (!a.spill) keep_logits(of_row + row.first, row, true);
+
     Fed fed(a, r);
     if (rank == 0) fed.remember();
     if (!a.batch.row_sample[r]) return;
     uint32_t lane = (uint32_t)a.batch.row_lane[r];
     const LaneParams params = a.batch.lane_params[lane];
-
-    Row row;
-    row.raw = a.logits + (uint64_t)r * a.vocab, row.vocab = a.vocab;
-    row.block_first = rank * WARPS * a.range, row.first = row.block_first + warp * a.range;
-    row.count = row.first >= a.vocab ? 0 : a.vocab - row.first < a.range ? a.vocab - row.first : a.range;
-    row.adjusted = reinterpret_cast<float *>(dynamic);
-    if (a.spill) row.adjusted = a.spill + ((uint64_t)r * CLUSTER + rank) * WARPS * a.range;
-
-    bool greedy = params.temperature == 0, recorded = params.flags & FLAG_LOGPROBS;
     Adjustments adjustments(a, lane, params, fed);
+    if (a.spill) keep_logits(of_row + row.first, row, false);
+    logits_arrived();
     u64 best;
-    if (adjustments.any()) best = adjust(adjustments, row);
-    else if (greedy) best = scan_raw(row);
-    else best = keep_raw(row);
+    if (adjustments.any()) {
+        row.raw = of_row + row.first;
+        best = adjust(adjustments, row);
+    } else {
+        row.raw = row.adjusted + (row.first - row.block_first);
+        best = best_raw(row);
+    }
     best = cluster_join(s.join, best, [](u64 x, u64 y) { return x > y ? x : y; });
     row.top = float_of((uint32_t)(best >> 32));
     if (best == BROKEN || !finite(row.top)) {
@@ -131,11 +127,12 @@ extern "C" __cluster_dims__(8, 1, 1) __global__ void __launch_bounds__(THREADS, 
         return;
     }
     uint32_t token = ~(uint32_t)best;
-    if (!greedy) {
+    if (params.temperature != 0) {
         row.inverse_temperature = 1 / (double)params.temperature;
+        row.bins = (float)(BINS_PER_UNIT * row.inverse_temperature);
         token = draw(s, row, params, fed.length);
     }
-    if (recorded) record(s, row, token, params.lp_n, a.batch.out_logprob[r]);
+    if (params.flags & FLAG_LOGPROBS) record(s, row, token, of_row, params.lp_n, a.batch.out_logprob[r]);
     if (rank == 0 && threadIdx.x == 0) a.batch.out_token[r] = (int32_t)token;
     cluster_sync(); /* before a block whose memory another may still read goes away */
 }

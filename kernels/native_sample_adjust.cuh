@@ -49,41 +49,34 @@ struct Adjustments {
     __device__ bool any() const { return penalties || n_banned || params.n_bias; }
 };
 
-/* body(id, x) for the lane's share of the warp's ids, from device memory, 16 bytes at a time where they are aligned. */
-template <class Body>
-__device__ __forceinline__ void each_raw(const Row &row, Body body) {
-    const float *x = row.raw + row.first;
-    uint32_t lane = threadIdx.x % WARP, count = row.count;
-    if ((uint64_t)x % 16 == 0 && count % 4 == 0) {
-        constexpr uint32_t AT_ONCE = 4;
-        for (uint32_t base = 4 * lane; base < count; base += AT_ONCE * 4 * WARP) {
-            float4 v[AT_ONCE];
-#pragma unroll
-            for (uint32_t k = 0; k < AT_ONCE; k++)
-                if (base + k * 4 * WARP < count) v[k] = *reinterpret_cast<const float4 *>(x + base + k * 4 * WARP);
-#pragma unroll
-            for (uint32_t k = 0; k < AT_ONCE; k++) {
-                uint32_t id = row.first + base + k * 4 * WARP;
-                if (base + k * 4 * WARP < count)
-                    body(id, v[k].x), body(id + 1, v[k].y), body(id + 2, v[k].z), body(id + 3, v[k].w);
-            }
-        }
+/* The warp's logits to where they are kept; they are there after logits_arrived(). */
+__device__ void keep_logits(const float *from, const Row &row, bool shared) {
+    float *to = row.adjusted + (row.first - row.block_first);
+    uint32_t lane = threadIdx.x % WARP, at = (uint32_t)__cvta_generic_to_shared(to);
+    if (!shared) {
+        for (uint32_t i = lane; i < row.count; i += WARP) to[i] = from[i];
+    } else if ((uint64_t)from % 16 == 0 && row.count % 4 == 0) {
+        for (uint32_t i = 4 * lane; i < row.count; i += 4 * WARP)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at + 4 * i), "l"(from + i) : "memory");
     } else {
-#pragma unroll 4
-        for (uint32_t i = lane; i < count; i += WARP) body(row.first + i, x[i]);
+        for (uint32_t i = lane; i < row.count; i += WARP)
+            asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at + 4 * i), "l"(from + i) : "memory");
     }
 }
-
-/* The largest of the logits that this lane looks at, which are kept as they are. BROKEN if one is not finite. */
-__device__ u64 keep_raw(const Row &row) {
-    u64 best = 0;
-    each_raw(row, [&](uint32_t id, float x) {
-        row.adjusted[id - row.block_first] = x += 0.0f;
-        u64 c = finite(x) ? candidate(x, id) : BROKEN;
-        best = c > best ? c : best;
-    });
+__device__ __forceinline__ void logits_arrived() {
+    asm volatile("cp.async.wait_all;" ::: "memory");
     __syncwarp();
-    return best;
+}
+
+/* The best of the logits that this lane looks at; BROKEN if one is not finite. */
+__device__ u64 best_raw(const Row &row) {
+    Best best;
+    bool broken = false;
+    row.each_raw<8>([&](uint32_t id, float x) {
+        broken |= !finite(x);
+        best.see(id, x);
+    });
+    return best.joined(broken);
 }
 
 /* What is marked for an id, in place of its logit, before that is read. */
@@ -92,6 +85,7 @@ static_assert(BATCH_MAX_BIAS < IN_PROMPT >> BIAS_SHIFT, "a bias' number fits");
 
 /* Collective: marks the block's ids: number of the bias + 1, whether the prompt has it, how often the answer does. */
 __device__ void mark(const Adjustments &j, uint32_t *marks, uint32_t first, uint32_t count) {
+    __syncthreads(); /* the logits that every warp has put there must not come after the marks */
     for (uint32_t i = threadIdx.x; i < count; i += THREADS) marks[i] = 0;
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < j.params.n_bias; i += THREADS) {
@@ -127,10 +121,10 @@ __device__ u64 adjust(const Adjustments &j, const Row &row) {
     uint32_t *marks = reinterpret_cast<uint32_t *>(row.adjusted);
     mark(j, marks, row.block_first, block_count);
     bool broken = false;
-    each_raw(row, [&](uint32_t id, float x) {
+    row.each_raw([&](uint32_t id, float x) {
         uint32_t at = id - row.block_first;
         broken |= !finite(x);
-        row.adjusted[at] = adjusted_logit(j, x, marks[at]) + 0.0f;
+        row.adjusted[at] = adjusted_logit(j, x, marks[at]);
     });
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < j.n_banned; i += THREADS) {
@@ -138,12 +132,12 @@ __device__ u64 adjust(const Adjustments &j, const Row &row) {
         if (at < block_count) row.adjusted[at] = -__int_as_float(0x7F800000);
     }
     __syncthreads();
-    u64 best = broken ? BROKEN : 0;
+    Best best;
     row.each([&](uint32_t id, float x) {
-        u64 c = candidate(x, id);
-        best = c > best ? c : best;
+        broken |= x != x;
+        best.see(id, x);
     });
-    return best;
+    return best.joined(broken);
 }
 
 }  // namespace blink

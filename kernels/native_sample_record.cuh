@@ -23,8 +23,8 @@ __device__ void find_top(SampleShared &s, const Row &row, uint32_t n) {
     u64 *of_warps = reinterpret_cast<u64 *>(s.low);
     auto best_below = [&](u64 limit) {
         u64 best = 0;
-        each_raw(row, [&](uint32_t id, float x) {
-            u64 c = candidate(x + 0.0f, id);
+        row.each_raw([&](uint32_t id, float x) {
+            u64 c = candidate(x, id);
             if (c < limit && c > best) best = c;
         });
         return best;
@@ -48,22 +48,21 @@ __device__ void find_top(SampleShared &s, const Row &row, uint32_t n) {
 }
 
 /* Collective for the cluster: the record of a row that got `token`. */
-__device__ void record(SampleShared &s, const Row &row, uint32_t token, uint32_t wanted, RingLogprob &to) {
-    u64 best = 0;
-    each_raw(row, [&](uint32_t id, float x) {
-        u64 c = candidate(x + 0.0f, id);
-        best = c > best ? c : best;
-    });
-    best = cluster_join(s.join, best, [](u64 x, u64 y) { return x > y ? x : y; });
+__device__ void record(SampleShared &s, const Row &row, uint32_t token, const float *logits, uint32_t wanted,
+                       RingLogprob &to) {
+    u64 best = cluster_join(s.join, best_raw(row), [](u64 x, u64 y) { return x > y ? x : y; });
     double top = float_of((uint32_t)(best >> 32)), sum = 0;
-    each_raw(row, [&](uint32_t, float x) { sum += exp(x - top); });
+    row.each_raw<2>([&](uint32_t, float x) {
+        double e = x - top;
+        if (e > -60) sum += exp_scaled(e, 0); /* the others are nothing beside the top's 1 */
+    });
     sum = cluster_join(s.norm, sum, [](double x, double y) { return x + y; });
     double norm = top + log(sum);
     uint32_t n = wanted < row.vocab ? wanted : row.vocab;
     if (n > MOST) n = MOST;
     find_top(s, row, n);
     if (cluster_rank() != 0) return;
-    if (threadIdx.x == 0) to.chosen = (float)(row.raw[token] - norm), to.n = n;
+    if (threadIdx.x == 0) to.chosen = (float)(logits[token] - norm), to.n = n;
     if (threadIdx.x < n) {
         u64 c = s.top[threadIdx.x];
         to.ids[threadIdx.x] = ~(uint32_t)c;

@@ -91,7 +91,8 @@ class World:
         for name in ("n", "ids"):
             assert np.array_equal(records[name], h.out_logprob[name]), name
         for name in ("chosen", "values"):
-            np.testing.assert_array_max_ulp(records[name], h.out_logprob[name], 1)
+            # exp and log may differ in their last bit, which is all that is left of the most likely token's.
+            np.testing.assert_allclose(records[name], h.out_logprob[name], rtol=2e-7, atol=1e-14)
         return {lane: int(got[row]) for row, lane in enumerate(lanes) if lane not in skip}
 
     def close(self) -> None:

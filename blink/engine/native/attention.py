@@ -13,9 +13,9 @@ from blink.engine.native.attention_shape import DECODE_HEADS, SPLIT, AttentionSh
 from blink.gpu.cuda import Device, Stream, allow_shared, launch, resident_blocks
 from blink.gpu.memory import DeviceMemory
 
-_DECODE_THREADS, _PREFILL_THREADS = 256, 128
+_DECODE_WARPS = 4
+_DECODE_THREADS, _PREFILL_THREADS = 32 * _DECODE_WARPS, 128
 _PREFILL_ROWS, _PREFILL_COLUMNS = 64, 64
-_WARPS, _WARP = 8, 32
 _Batch = ctypes.c_uint64 * len(BATCH.arrays)
 
 
@@ -114,10 +114,8 @@ class Attention:
 
 
 def _decode_shared(dim: int) -> int:
-    """Bytes for the warps' values, then in their place the warps' outputs; as the kernel computes them."""
-    values = SPLIT // _WARPS // 16 * 4 * -(-dim // 64) * _WARP * 16
-    outputs = DECODE_HEADS * (dim + 8) * 4
-    return _WARPS * max(values, outputs)
+    """Bytes for the keys and values of an item, and for the warps' outputs."""
+    return 2 * SPLIT * -(-dim // 64) * 128 + _DECODE_WARPS * DECODE_HEADS * (dim + 8) * 4
 
 
 def _prefill_shared(dim: int) -> int:
