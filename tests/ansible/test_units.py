@@ -67,11 +67,13 @@ def test_units_are_valid(units: tuple[str, list[Path]]) -> None:
 
 
 def test_a_unit_says_where_it_runs_and_what_it_may_use(units: tuple[str, list[Path]]) -> None:
-    scope, (_, backend, _, frontend) = units
+    scope, (_, backend, ringd, frontend) = units
     assert "CPUAffinity=0-1,3\n" in frontend.read_text()
     assert "CPUAffinity" not in backend.read_text()
     if scope == "system":
         assert "DeviceAllow=char-nvidia* rw\n" in backend.read_text()
+        assert "After=modprobe@nvidia_uvm.service\n" in backend.read_text()
+        assert "After=modprobe@ib_uverbs.service\n" in ringd.read_text()
         assert "PrivateDevices=yes" in frontend.read_text()
 
 
