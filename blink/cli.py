@@ -117,6 +117,12 @@ def _undrain(args: argparse.Namespace) -> int:
     return undrain(load_config(args.config))
 
 
+def _support_bundle(args: argparse.Namespace) -> int:
+    from blink.support.collect import run
+
+    return run(args.config, args.output, args.since, smoke=not args.no_smoke)
+
+
 def _version(args: argparse.Namespace) -> int:
     from importlib.metadata import version
 
@@ -228,6 +234,18 @@ def parser() -> argparse.ArgumentParser:
 
     bundle = commands.add_parser("bundle", help="check and unpack a set for places without a network")
     add_bundle_commands(bundle)
+
+    support = commands.add_parser(
+        "support-bundle",
+        help="gather what helps to find out what is wrong, without secrets",
+        description="Write one file with versions, configuration, status, the table of smoke, logs of the last day, "
+        "and what GPU, RDMA and card say of themselves. Keys, password hashes and their like are left out or masked.",
+    )
+    _with_config(support, required=False)
+    support.add_argument("--output", type=Path, metavar="FILE", help="a new .tar.gz; default: one in this folder")
+    support.add_argument("--since", default="24 hours ago", metavar="TIME", help="of logs, as journalctl takes it")
+    support.add_argument("--no-smoke", action="store_true", help="send the appliance no requests")
+    support.set_defaults(run=_support_bundle)
 
     status = commands.add_parser(
         "status",
