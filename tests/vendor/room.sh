@@ -9,7 +9,14 @@ disk=$2
 seed=$3
 mkdir -p "$disk/upper" "$disk/work" "$disk/root"
 mount -t overlay -o "lowerdir=$seed:/,upperdir=$disk/upper,workdir=$disk/work" overlay "$disk/root"
-trap 'kill -KILL $nspawn 2>/dev/null; exit 0' TERM
+# shellcheck disable=SC2329 # the trap calls it
+pull_the_plug() {
+  kill -KILL "$nspawn" 2>/dev/null || true
+  wait "$nspawn" || true
+  umount --lazy "$disk/root"
+  exit 0
+}
+trap pull_the_plug TERM
 while :; do
   systemd-nspawn --quiet --register=no --private-network --link-journal=no --console=pipe --keep-unit \
     --machine="$(basename "$directory")" --directory="$disk/root" --bind="$directory:/vendor" --boot -- \
@@ -21,5 +28,5 @@ while :; do
   rm -f "$directory/pid"
   [ $code = 133 ] || break # 133 is a reboot
 done
-umount "$disk/root"
+umount --lazy "$disk/root"
 exit "$code"

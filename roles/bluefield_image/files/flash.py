@@ -90,6 +90,8 @@ class Flash:
         for function in functions:
             if not (function / "driver").exists():
                 (self.pci / "drivers/mlx5_core/bind").write_text(function.name)
+                self.until(lambda f=function: (f / "driver").exists(), 60)
+        for function in functions:
             if not self.until(lambda f=function: any((f / "net").glob("*")) and any((f / "infiniband").glob("*")), 180):
                 return (
                     f"the host's function {function.name} of the card has no network and RDMA device after the flash",
