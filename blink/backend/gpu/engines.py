@@ -16,8 +16,8 @@ from blink.engine.native.shape import DType
 from blink.engine.synthetic import SyntheticEngine
 from blink.gpu.cuda import Device
 
-BYTES_PER_GRAPH = 3 << 20
-"""What the driver takes for one graph of some 300 kernels, rounded up (docs/performance.md)."""
+BYTES_PER_GRAPH = 3 << 19
+"""What the driver takes for one graph of some 350 kernels, rounded up (docs/performance.md)."""
 SYNTHETIC_NODES = 20
 
 

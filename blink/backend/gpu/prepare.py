@@ -82,17 +82,7 @@ def verify(setup: Setup, assembly: Assembly) -> None:
 
 
 def _make(setup: Setup, assembly: Assembly) -> Manifest:
-    graphs, device = assembly.graphs, assembly.device
-    records = []
-    for graph, (kind, size), seconds in zip(graphs.graphs, graphs.shapes, graphs.capture_s, strict=True):
-        counts = node_counts(graph)
-        if setup.config.engine.driver != "host":
-            require_runnable(f"{kind.name} of {size}", counts)
-        before, started = device.free_memory(), time.perf_counter()
-        made = instantiate(device, graph)
-        took, taken = time.perf_counter() - started, before - device.free_memory()
-        destroy_exec(made)
-        records.append(GraphRecord(kind.name, size, dict(counts), 1000 * seconds, 1000 * took, max(0, taken)))
+    records = _inspect(assembly, on_device=setup.config.engine.driver != "host")
     lanes = setup.config.engine.lanes
     found, padded = answer(assembly.hosted, setup.scheduling), answer(assembly.hosted, setup.scheduling, lanes)
     # Without engine.exact another bucket may round otherwise, which greedy answers of some models show.
@@ -101,4 +91,22 @@ def _make(setup: Setup, assembly: Assembly) -> Manifest:
             f"the engine answers {list(found)} alone and {list(padded)} in the graph for {lanes} rows",
             "report it, it is a defect of the engine",
         )
-    return Manifest(identity(device, setup), tuple(records), found)
+    return Manifest(identity(assembly.device, setup), tuple(records), found)
+
+
+def _inspect(assembly: Assembly, *, on_device: bool) -> list[GraphRecord]:
+    """Look at every node, and make every graph executable once. The driver takes memory in blocks that several graphs
+    share, so they are released together, and only the sum of their bytes means anything."""
+    graphs, device = assembly.graphs, assembly.device
+    records, made = [], []
+    for graph, (kind, size), seconds in zip(graphs.graphs, graphs.shapes, graphs.capture_s, strict=True):
+        counts = node_counts(graph)
+        if on_device:
+            require_runnable(f"{kind.name} of {size}", counts)
+        before, started = device.free_memory(), time.perf_counter()
+        made.append(instantiate(device, graph))
+        took, taken = time.perf_counter() - started, max(0, before - device.free_memory())
+        records.append(GraphRecord(kind.name, size, dict(counts), 1000 * seconds, 1000 * took, taken))
+    for each in made:
+        destroy_exec(each)
+    return records
