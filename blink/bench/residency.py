@@ -146,7 +146,10 @@ def _serve(config: ApplianceConfig, cores: list[int]) -> None:
     from blink.backend.server import main  # noqa: PLC0415
 
     os.sched_setaffinity(0, cores)
-    main(config)
+    try:
+        main(config)
+    except BlinkError as e:
+        raise SystemExit(f"blink: {e}") from None
 
 
 def _makespan(client: RingClient, requests: int, prompt: int, answer: int) -> float:
