@@ -28,7 +28,6 @@ def run(sources: list[Path]) -> int:
         print(f"blink: {len(found)} faults in inventory {' '.join(map(str, sources))}", file=sys.stderr)
         return 1
     appliances = inventory.appliances()
-    print(
-        f"{len(appliances)} appliances, {len({h for a in appliances for h in a.members})} machines: no fault; inventory {inventory.digest}"
-    )
+    machines = len({host for appliance in appliances for host in appliance.members})
+    print(f"{len(appliances)} appliances, {machines} machines: no fault; inventory {inventory.digest}")
     return 0

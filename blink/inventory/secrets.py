@@ -13,7 +13,9 @@ from blink.errors import BlinkError
 from blink.inventory.fault import Fault
 
 SECRET = re.compile(
-    r"(password|passwd|become_pass|ssh_pass|secret|token|ring_key|ring_key_next|api_keys)$", re.IGNORECASE
+    r"(password|password_hash|passwd|become_pass|ssh_pass|secret|token|ring_key|ring_key_next|api_keys?|host_key|"
+    r"private_key|gateway_certificate)$",
+    re.IGNORECASE,
 )
 ASSIGNMENT = re.compile(r"\b(\w+)\s*=\s*(\S+)")
 VAULT_HEADER = b"$ANSIBLE_VAULT;"

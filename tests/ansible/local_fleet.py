@@ -16,6 +16,8 @@ from tests.ansible.playbook import Run, ansible, processes
 from tests.appliance import ENGINE, RING, free_port
 from tests.tiny_model import write_checkpoint
 
+TIMEOUT_S = 600  # a hung run, not a slow one
+
 
 class LocalFleet:
     """``count`` appliances, ap1 and on, of ``release``; ap1 is the canary. Only playbooks start and stop them."""
@@ -84,7 +86,8 @@ class LocalFleet:
     def run(self, playbook: str, *arguments: str, **variables: Any) -> Run:
         """Run a playbook on the fleet; ``variables`` are for this run."""
         extra = ["--extra-vars", json.dumps(variables)] if variables else []
-        return ansible("ansible-playbook", "--inventory", str(self.inventory), playbook, *extra, *arguments)
+        command = ["--inventory", str(self.inventory), playbook, *extra, *arguments]
+        return ansible("ansible-playbook", *command, timeout_s=TIMEOUT_S)
 
     def release(self, half: str) -> str:
         """Id of the code that ``half``, such as ap1-dpu, would start now."""

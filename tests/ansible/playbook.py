@@ -42,13 +42,14 @@ class Run:
         return self
 
 
-def ansible(program: str, *arguments: str) -> Run:
-    """Run one of Ansible's programs from the checkout, with its configuration."""
+def ansible(program: str, *arguments: str, timeout_s: float = TIMEOUT_S, **environ: str) -> Run:
+    """Run one of Ansible's programs from the checkout, with its configuration; ``environ`` are more variables."""
     environment = os.environ | {
         "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
         "PATH": f"{BIN}:{os.environ['PATH']}",
         "LC_ALL": "C.UTF-8",
         "ANSIBLE_NOCOLOR": "1",
+        **environ,
     }
     done = subprocess.run(
         [BIN / program, *arguments],
@@ -58,7 +59,7 @@ def ansible(program: str, *arguments: str) -> Run:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=timeout_s,
         check=False,
     )
     return Run(done.returncode, done.stdout)

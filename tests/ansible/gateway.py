@@ -1,0 +1,123 @@
+"""HAProxy as the role gateway configures it, in front of appliances of this machine, and clients behind it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.ansible.local_fleet import LocalFleet
+from tests.appliance import free_port, wait_for
+
+HAPROXY = shutil.which("haproxy") or "/usr/sbin/haproxy"
+
+
+class Gateway:
+    """The gateway of ``fleet``, whose inventory gets it. Here the service manager is :meth:`start` and :meth:`stop`."""
+
+    def __init__(self, fleet: LocalFleet, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = free_port()
+        self.config = folder / "haproxy.cfg"
+        self.command_file = folder / "blink-gateway"
+        variables: dict[str, Any] = {
+            "gateway_packages": [],
+            "gateway_haproxy": HAPROXY,
+            "gateway_config_file": str(self.config),
+            "gateway_state_dir": str(folder),
+            "gateway_socket": str(folder / "socket"),
+            "gateway_command": str(self.command_file),
+            "gateway_service": "",
+            "gateway_user": "",
+            "gateway_bind": f"127.0.0.1:{self.port}",
+            "gateway_metrics_bind": f"127.0.0.1:{free_port()}",
+            "gateway_check_ms": 200,
+            "gateway_slowstart_s": 1,
+            "gateway_requests": 8,
+        }
+        fleet.more["gateways"] = {"hosts": {"gateway1": {}}, "vars": variables}
+        fleet.variables["drain_gateway_command"] = str(self.command_file)
+        fleet.write()
+
+    def start(self) -> None:
+        """Start HAProxy and wait until it sends requests to an appliance."""
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen([HAPROXY, "-db", "-f", self.config], stdout=log, stderr=log)
+        wait_for("an appliance behind the gateway", lambda: self.get("/health") == 200)
+
+    def stop(self) -> None:
+        """End HAProxy at once."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(10)
+
+    def get(self, path: str) -> int:
+        """Status of a GET through the gateway, 0 where it does not answer."""
+        try:
+            return httpx.get(f"http://127.0.0.1:{self.port}{path}", timeout=10, trust_env=False).status_code
+        except httpx.HTTPError:
+            return 0
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run blink-gateway."""
+        return subprocess.run([self.command_file, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+    def state(self, name: str) -> str:
+        """What HAProxy says of an appliance: UP, DOWN, DRAIN and so on."""
+        lines = self.command("show").stdout.splitlines()
+        return next(line.split()[1] for line in lines if line.startswith(f"{name} "))
+
+
+class Clients:
+    """Clients that ask the gateway one after the other until the block ends, half of them for streams."""
+
+    def __init__(self, port: int, count: int = 4) -> None:
+        self._url, self._end = f"http://127.0.0.1:{port}/v1/completions", threading.Event()
+        self.answers = 0
+        self.failures: list[str] = []
+        self._threads = [threading.Thread(target=self._ask, args=(n % 2 == 0,)) for n in range(count)]
+
+    def __enter__(self) -> Clients:
+        for thread in self._threads:
+            thread.start()
+        wait_for("answers", lambda: self.answers > 4 or self.failures)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        before = self.answers
+        wait_for("more answers", lambda: self.answers > before + 4 or self.failures)
+        self._end.set()
+        for thread in self._threads:
+            thread.join(60)
+
+    def _ask(self, streams: bool) -> None:
+        body = {"model": "tiny", "prompt": "a", "max_tokens": 40, "ignore_eos": True, "stream": streams}
+        with httpx.Client(timeout=120, trust_env=False) as client:
+            while not self._end.is_set():
+                try:
+                    failure = self._one(client, body)
+                except httpx.HTTPError as e:
+                    failure = f"{type(e).__name__}: {e}"
+                if failure:
+                    self.failures.append(failure)
+                else:
+                    self.answers += 1
+                time.sleep(0.05)  # the appliances share this machine's cores
+
+    def _one(self, client: httpx.Client, body: dict[str, Any]) -> str | None:
+        answer = client.post(self._url, json=body)
+        if answer.status_code != 200:
+            return f"{answer.status_code}: {answer.text[:200]}"
+        if not body["stream"]:
+            return None if answer.json()["usage"]["completion_tokens"] == 40 else f"short: {answer.text[:200]}"
+        events = [line for line in answer.text.splitlines() if line.startswith("data: ")]
+        whole = events[-1] == "data: [DONE]" and not any("error" in json.loads(e[6:]) for e in events[:-1])
+        return None if whole else f"stream ended with {events[-1][:200]}"
