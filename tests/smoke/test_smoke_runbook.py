@@ -8,9 +8,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCE = " ".join(path.read_text() for path in sorted((ROOT / "blink").rglob("*.py")))
-# A message may be split over lines of the source: join adjacent string literals.
-SOURCE = re.sub(r'"\s*\n\s*f?"', "", SOURCE)
+FOLDERS = ("blink", "images", "playbooks", "roles", "scripts")
+SOURCE = " ".join(
+    path.read_text(errors="replace")
+    for folder in FOLDERS
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.is_file() and path.suffix not in (".pyc", ".so")
+)
+# A message may be split over lines of the source: join adjacent string literals, and folded lines of YAML.
+SOURCE = re.sub(r"\s+", " ", re.sub(r'"\s*\n\s*f?"', "", SOURCE))
 HEADING = re.compile(r"^### `(.+)`$", re.MULTILINE)
 SYMPTOMS = HEADING.findall((ROOT / "docs" / "runbook.md").read_text())
 
