@@ -37,6 +37,12 @@ def _bench_engine(args: argparse.Namespace) -> int:
     return run(dtype=args.dtype, exact=args.exact, json_path=args.json)
 
 
+def _bench_kernels(args: argparse.Namespace) -> int:
+    from blink.bench.native_kernels import run
+
+    return run(json_path=args.json)
+
+
 def _bench_residency(args: argparse.Namespace) -> int:
     from blink.bench.residency import run
     from blink.config import load_config
@@ -94,6 +100,14 @@ def add_bench(commands: Any) -> None:
     engine.add_argument("--exact", action="store_true", help="one algorithm for steps of all sizes")
     _with_json(engine)
     engine.set_defaults(run=_bench_engine)
+    kernels = bench_commands.add_parser(
+        "kernels",
+        help="attention and sampling kernels of the native engine on a GPU",
+        description="Time the native engine's attention of one layer (Llama-3-8B's shape; decode of 1 to 128 rows at a "
+        "context of 1024, and prefill) and its sampling (128 256 tokens, by parameters) on this machine's GPU.",
+    )
+    _with_json(kernels)
+    kernels.set_defaults(run=_bench_kernels)
     on_gpu = bench_commands.add_parser(
         "scheduler",
         help="what the scheduler costs on this machine's GPU, under both drivers",

@@ -1,18 +1,23 @@
-"""What the native engine's own kernels take on this GPU: attention of one layer, and sampling.
+"""``blink bench kernels``: attention of one layer, of Llama-3-8B's shape, and sampling, on this GPU.
 
 Every figure is the mean over launches in a CUDA graph. Caches are rotated among copies that do not fit the GPU's L2.
 """
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from cuda.bindings import driver as cuda
 
+from blink.bench import machine
+from blink.bench.gpu import gpu
 from blink.engine.batch import Kind
 from blink.engine.device_buffers import DeviceBuffers
 from blink.engine.native.attention import Attention
@@ -21,6 +26,7 @@ from blink.engine.native.sampler import Sampler
 from blink.gpu.cuda import Device, call
 from blink.gpu.graphs import capture, destroy_exec, destroy_graph, instantiate
 from blink.gpu.memory import DeviceMemory
+from blink.output import write_json
 from blink.ring.layout import Flag
 
 HEADS, KV_HEADS, HEAD_DIM, PAGE_TOKENS = 32, 8, 128, 64
@@ -48,6 +54,26 @@ class _Step:
     rows: int
     tokens: int  # new ones of each row
     context: int
+
+
+def run(*, json_path: Path | None) -> int:
+    """Measure and print; returns the exit code. Raises BlinkError where there is no GPU."""
+    device = Device()
+    document: dict[str, Any] = {
+        "command": shlex.join(["blink", *sys.argv[1:]]), "gpu": gpu(), "hardware": machine.hardware(),
+    }  # fmt: skip
+    for name, value in document.items():
+        print(f"{name}: {value}")
+    results: list[dict[str, Any]] = []
+    document["results"] = results
+    for part in (attention, sampling):
+        for row in part(device):
+            results.append(row)
+            print("  ".join(f"{k} {v:.2f}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()), flush=True)
+    document["gpu after"] = gpu()
+    if json_path is not None:
+        write_json(json_path, document)
+    return 0
 
 
 def microseconds(device: Device, launches: int, enqueue: Callable[[int, Any], None]) -> float:
