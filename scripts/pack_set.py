@@ -1,7 +1,7 @@
 """Pack a set: one file that an appliance is installed from where there is no network. `make bundle` runs this.
 
-It needs the environment that Blink is built in (make .venv/.dev) and, for another processor than this machine's,
-.venv/.cross. Unchanged parts are taken from the last run's build/set.
+It needs the environment that Blink is built in and, for another processor than this machine's, requirements/cross.txt.
+Unchanged parts are taken from the last run's build/set.
 """
 
 from __future__ import annotations

@@ -21,14 +21,16 @@ is wrong
 """
 
 
-def _lines(about: dict[str, Any]) -> list[str]:
-    return [f"{key}: {value if isinstance(value, str) else ', '.join(map(str, value))}" for key, value in about.items()]
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return str(value.get("file") or ", ".join(f"{k} {_text(v)}" for k, v in value.items()))
+    return ", ".join(map(_text, value)) if isinstance(value, list) else str(value)
 
 
 def render(manifest: Manifest, signer: str | None) -> str:
     """What was checked, for a person."""
     size = sum(f.bytes for f in manifest.files)
-    lines = _lines(manifest.about)
+    lines = [f"{key}: {_text(value)}" for key, value in manifest.about.items()]
     lines.append(f"{len(manifest.files)} files, {size / (1 << 20):.1f} MiB, all as in the manifest")
     if signer is None:
         lines.append("the signature was not checked, so anybody may have made this: --signers FILE checks it")

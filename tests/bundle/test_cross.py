@@ -15,7 +15,7 @@ import pytest
 
 from tests.ansible.playbook import ROOT
 
-pytest.importorskip("ziglang", reason="make .venv/.cross installs the compiler")
+pytest.importorskip("ziglang", reason="needs requirements/cross.txt")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="this machine is not x86_64"),

@@ -22,7 +22,7 @@ from blink.release import release_id
 from tests.ansible.playbook import ROOT
 from tests.bundle.test_set import key, signers
 
-pytest.importorskip("ziglang", reason="make .venv/.cross installs the compiler")
+pytest.importorskip("ziglang", reason="needs requirements/cross.txt")
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(900)]
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 MACHINE = platform.machine()
