@@ -62,6 +62,7 @@ def run(config: ApplianceConfig, *, config_path: Path, json_path: Path | None) -
             ),
         }
         for n in (1, rows)
+        if not config.engine.on_gpu  # the running appliance has the GPU's memory; `blink bench engine` measures it
     ]
     if str(json_path) != "-":
         print(render(document))
