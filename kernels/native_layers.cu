@@ -2,29 +2,13 @@
  *
  * The residual stream is float32 [tokens][width]; what goes into a matrix is 16 bits, in rows whose padding is zero.
  * `count` is a word on the device: tokens, or rows, of this step. */
-#include "native_types.cuh"
+#include "native_rows.cuh"
 
 using namespace blink;
 
 namespace {
 
-constexpr uint32_t THREADS = 256, WARPS = THREADS / 32, MAX_HEAD = 128;
-
-__device__ __forceinline__ float warp_sum(float v) {
-    for (int i = 16; i > 0; i /= 2) v += __shfl_xor_sync(~0u, v, i);
-    return v;
-}
-
-/* Of all threads' values, the same in each; the order of the additions is fixed. */
-__device__ __forceinline__ float block_sum(float v) {
-    __shared__ float parts[WARPS];
-    v = warp_sum(v);
-    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = v;
-    __syncthreads();
-    float total = 0;
-    for (uint32_t w = 0; w < WARPS; w++) total += parts[w];
-    return total;
-}
+constexpr uint32_t THREADS = ROW_THREADS, WARPS = ROW_WARPS, MAX_HEAD = 128;
 
 __device__ __forceinline__ float silu(float x) { return x / (1 + __expf(-x)); }
 
@@ -51,41 +35,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     pdl_wait();
     const uint32_t row = blockIdx.x;
     if (row >= *count) return;
+    __shared__ float parts[WARPS];
     const float *from = x + (uint64_t)(ends ? ends[row + 1] - 1 : row) * width;
-    real *to = y + (uint64_t)row * stride;
-    if (width % 4 == 0) {
-        float squares = 0;
-        for (uint32_t i = 4 * threadIdx.x; i < width; i += 4 * THREADS) {
-            const float4 v = *(const float4 *)(from + i);
-            squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-        }
-        const float scale = rsqrtf(block_sum(squares) / width + eps);
-        for (uint32_t i = 4 * threadIdx.x; i < width; i += 4 * THREADS) {
-            const float4 v = *(const float4 *)(from + i), w = *(const float4 *)(weight + i);
-            const uint2 packed = {pack2(v.x * scale * w.x, v.y * scale * w.y),
-                                  pack2(v.z * scale * w.z, v.w * scale * w.w)};
-            *(uint2 *)(to + i) = packed;
-        }
-        return;
-    }
-    float squares = 0;
-    for (uint32_t i = threadIdx.x; i < width; i += THREADS) squares += from[i] * from[i];
-    const float scale = rsqrtf(block_sum(squares) / width + eps);
-    for (uint32_t i = threadIdx.x; i < width; i += THREADS) to[i] = to_real(from[i] * scale * weight[i]);
+    norm_row(from, weight, eps, y + (uint64_t)row * stride, width, parts);
 }
-
-struct Rotary {
-    const float *cos, *sin;       /* [context][dim / 2] */
-    const float *q_norm, *k_norm; /* [head_dim], or null */
-    float eps;
-    uint32_t dim, heads, kv_heads, head_dim, page_tokens;
-};
 
 /* Norm and rotate queries in place; norm and rotate keys, and take them and the values to the cache. A warp for each
  * head of a token; blocks along x are tokens, along y eight heads each: the queries', the keys', the values'. */
 extern "C" __global__ void __launch_bounds__(THREADS)
-    native_rotate(Rotary r, real *qkv, uint32_t stride, const int32_t *positions, const int32_t *kv_index,
-                  const uint32_t *count, real *keys, real *values) {
+    native_rotate(Rotary r, real *qkv, uint32_t stride, const uint32_t *count) {
     __shared__ float heads[WARPS][MAX_HEAD];
     pdl_launch();
     pdl_wait();
@@ -101,11 +59,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     const bool is_value = head >= r.heads + r.kv_heads, is_key = !is_value && head >= r.heads;
     real *to = own;
-    if (is_key || is_value) {
-        const uint32_t entry = kv_index[token], kv_head = (head - r.heads) % r.kv_heads;
-        const uint64_t page = entry / r.page_tokens * r.kv_heads + kv_head;
-        to = (is_value ? values : keys) + (page * r.page_tokens + entry % r.page_tokens) * n;
-    }
+    if (is_key || is_value) to = r.entry(is_value ? r.values : r.keys, token, (head - r.heads) % r.kv_heads);
     const float *norm = is_key ? r.k_norm : r.q_norm;
     if (!is_value && norm) {
         const float scale = rsqrtf(warp_sum(squares) / n + r.eps);
@@ -113,11 +67,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     __syncwarp();
     const uint32_t half = r.dim / 2;
-    const uint64_t at = (uint64_t)positions[token] * half;
+    const float *cos = r.cos + (uint64_t)r.positions[token] * half, *sin = r.sin + (uint64_t)r.positions[token] * half;
     for (uint32_t i = lane; i < n; i += 32) {
         float v = x[i];
-        if (!is_value && i < half) v = x[i] * r.cos[at + i] - x[i + half] * r.sin[at + i];
-        if (!is_value && i >= half && i < r.dim) v = x[i] * r.cos[at + i - half] + x[i - half] * r.sin[at + i - half];
+        if (!is_value && i < half) v = rotated_first(x[i], x[i + half], cos[i], sin[i]);
+        if (!is_value && i >= half && i < r.dim) v = rotated_second(x[i - half], x[i], cos[i - half], sin[i - half]);
         to[i] = to_real(v);
     }
 }
@@ -132,10 +86,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (token >= *count) return;
     const real *gate = both + (uint64_t)token * both_stride, *up = gate + width;
     real *to = y + (uint64_t)token * stride;
-    if (width % 2 == 0) {
-        for (uint32_t i = 2 * threadIdx.x; i < width; i += 2 * THREADS) {
-            const uint32_t g = *(const uint32_t *)(gate + i), u = *(const uint32_t *)(up + i);
-            *(uint32_t *)(to + i) = pack2(silu(low(g)) * low(u), silu(high(g)) * high(u));
+    if (width % 8 == 0) {
+        for (uint32_t i = 8 * threadIdx.x; i < width; i += 8 * THREADS) {
+            const uint4 g = *(const uint4 *)(gate + i), u = *(const uint4 *)(up + i);
+            const auto both = [](uint32_t x, uint32_t y) {
+                return pack2(silu(low(x)) * low(y), silu(high(x)) * high(y));
+            };
+            *(uint4 *)(to + i) = {both(g.x, u.x), both(g.y, u.y), both(g.z, u.z), both(g.w, u.w)};
         }
         return;
     }

@@ -9,7 +9,7 @@
  * keeps more bytes on their way than registers could. Blocks along x have `share` outputs each, and stay on their
  * multiprocessor until those are done; the ring runs on from tile to tile, and begins before earlier kernels have
  * ended. Blocks along y have 8 NT rows of x each. */
-#include "native_types.cuh"
+#include "native_rows.cuh"
 
 using namespace blink;
 
@@ -17,17 +17,22 @@ namespace {
 
 constexpr uint32_t SPLITS = 8, THREADS = 32 * SPLITS, TILE = 16, CHUNK = 32, STEP = 2;
 
-enum Epilogue { STORE, RESIDUAL, SILU, LOGITS };
+enum Epilogue { STORE, RESIDUAL, SILU, LOGITS, ROTATE };
 
 struct Layer {
     const real *w, *x;
-    void *y;           /* STORE, SILU: real; RESIDUAL, LOGITS: float */
+    void *y;           /* STORE, SILU, ROTATE: real; RESIDUAL, LOGITS: float */
     const float *bias; /* [outputs], or null */
-    uint32_t outputs;  /* rows of W; SILU: of gate, and as many of up follow */
+    uint32_t outputs;  /* rows of W; SILU: of gate, and as many of up follow; ROTATE: pairs of rows */
     uint32_t k;
     uint32_t x_stride, y_stride;
     const uint32_t *rows; /* of x, on the device */
     uint32_t share;       /* outputs of a block, a multiple of 8 */
+    /* With NORM, x is the norm of these rows, which are `width` apart. */
+    uint32_t width;
+    const float *normed, *weight;
+    float eps;
+    Rotary rotary; /* for ROTATE; it rotates whole heads, which have no norms */
 };
 
 __device__ __forceinline__ uint4 load(const real *at) {
@@ -46,26 +51,59 @@ __device__ __forceinline__ uint4 from_shared(uint32_t at) {
     return v;
 }
 
+/* SILU and ROTATE take outputs in pairs: tiles are of eight, and of what belongs to each. */
+__device__ constexpr bool paired(Epilogue e) { return e == SILU || e == ROTATE; }
+
+/* The row of W that output, or pair, `i` begins with; how far away its partner is. */
 template <Epilogue E>
-__device__ __forceinline__ void finish(const Layer &a, uint32_t row, uint32_t output, float v, float up) {
-    if (a.bias) v += a.bias[output];
+__device__ __forceinline__ uint32_t row_of(const Layer &a, uint32_t i) {
+    const uint32_t half = a.rotary.head_dim / 2;
+    return E == ROTATE ? i / half * 2 * half + i % half : i;
+}
+template <Epilogue E>
+__device__ __forceinline__ uint32_t partner(const Layer &a) {
+    return E == SILU ? a.outputs : E == ROTATE ? a.rotary.head_dim / 2 : 8;
+}
+
+/* Queries are rotated in place, keys rotated into the cache, and values go there. */
+__device__ __forceinline__ void rotate(const Layer &a, uint32_t token, uint32_t pair, float v, float other) {
+    const Rotary &r = a.rotary;
+    const uint32_t half = r.head_dim / 2, head = pair / half, d = pair % half;
+    v = to_float(to_real(v)), other = to_float(to_real(other)); /* as where they are stored in between */
+    real *to = (real *)a.y + (uint64_t)token * a.y_stride + head * r.head_dim;
+    const bool is_value = head >= r.heads + r.kv_heads;
+    if (head >= r.heads) to = r.entry(is_value ? r.values : r.keys, token, (head - r.heads) % r.kv_heads);
+    float first = v, second = other;
+    if (!is_value) {
+        const uint64_t at = (uint64_t)r.positions[token] * half + d;
+        first = rotated_first(v, other, r.cos[at], r.sin[at]);
+        second = rotated_second(v, other, r.cos[at], r.sin[at]);
+    }
+    to[d] = to_real(first), to[d + half] = to_real(second);
+}
+
+template <Epilogue E>
+__device__ __forceinline__ void finish(const Layer &a, uint32_t row, uint32_t output, float v, float other) {
+    if (a.bias) {
+        const uint32_t at = row_of<E>(a, output);
+        v += a.bias[at];
+        if (paired(E)) other += a.bias[at + partner<E>(a)];
+    }
     const uint64_t at = (uint64_t)row * a.y_stride + output;
     if (E == STORE) ((real *)a.y)[at] = to_real(v);
     if (E == LOGITS) ((float *)a.y)[at] = v;
     if (E == RESIDUAL) ((float *)a.y)[at] += v;
-    if (E == SILU) {
-        if (a.bias) up += a.bias[a.outputs + output];
-        ((real *)a.y)[at] = to_real(v / (1 + __expf(-v)) * up);
-    }
+    if (E == SILU) ((real *)a.y)[at] = to_real(v / (1 + __expf(-v)) * other);
+    if (E == ROTATE) rotate(a, row, output, v, other);
 }
 
 extern __shared__ __align__(16) unsigned char memory[];
 
-/* A tile is 16 MT outputs, or 8 MT of gate and the same of up. */
-template <int NT, int MT, int AHEAD, Epilogue E>
+/* A tile is 16 outputs, or 8 pairs. With NORM, shared memory ends with the rows of x. */
+template <int NT, int AHEAD, Epilogue E, bool NORM>
 __device__ __forceinline__ void multiply(const Layer &a) {
-    constexpr uint32_t OUT = (E == SILU ? 8 : 16) * MT, PART = 8 * NT * MT * TILE, BUFFERS = NT * MT <= 2 ? 2 : 1;
-    constexpr uint32_t PIECE = 16 * THREADS, SLOT = STEP * MT * 2 * PIECE;
+    constexpr uint32_t OUT = paired(E) ? 8 : 16, PART = 8 * NT * TILE, BUFFERS = 2;
+    constexpr uint32_t PIECE = 16 * THREADS, SLOT = STEP * 2 * PIECE;
     float *parts = (float *)(memory + AHEAD * SLOT);
     const uint32_t ring = (uint32_t)__cvta_generic_to_shared(memory) + 16 * threadIdx.x;
     const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -76,24 +114,23 @@ __device__ __forceinline__ void multiply(const Layer &a) {
 
     /* What is fetched next: chunk `c` of the tile from output `at` on. */
     uint32_t c = 0, at = output, slot = 0;
-    const real *w = a.w + (uint64_t)(output + g) * a.k + begin * CHUNK + 8 * t;
-    const uint64_t up = (E == SILU ? (uint64_t)a.outputs : 8ull) * a.k, tile = (uint64_t)OUT * a.k;
+    const uint64_t away = (uint64_t)partner<E>(a) * a.k;
+    const real *w = a.w + (uint64_t)(row_of<E>(a, output) + g) * a.k + begin * CHUNK + 8 * t;
     auto fetch = [&] {
         const uint32_t to = ring + slot * SLOT;
 #pragma unroll
-        for (int m = 0; m < MT; m++)
+        for (int i = 0; i < 2; i++)
+            if (at + (paired(E) ? 0 : 8 * i) + g < last) {
+                const real *from = w + i * away + c * CHUNK;
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const uint32_t row = E == SILU ? 8 * m : 16 * m + 8 * i;
-                if (at + row + g < last) {
-                    const real *from = w + (E == SILU ? 8 * m : 16 * m) * a.k + i * up + c * CHUNK;
-#pragma unroll
-                    for (int s = 0; s < STEP; s++)
-                        if (c + s < length) copy_later(to + ((s * MT + m) * 2 + i) * PIECE, from + s * CHUNK);
-                }
+                for (int s = 0; s < STEP; s++)
+                    if (c + s < length) copy_later(to + (s * 2 + i) * PIECE, from + s * CHUNK);
             }
         c += STEP;
-        if (c >= length) c = 0, at += OUT, w += tile;
+        if (c >= length) {
+            c = 0, at += OUT;
+            w = a.w + (uint64_t)(row_of<E>(a, at) + g) * a.k + begin * CHUNK + 8 * t;
+        }
         slot = slot + 1 == AHEAD ? 0 : slot + 1;
     };
     pdl_launch();
@@ -108,6 +145,16 @@ __device__ __forceinline__ void multiply(const Layer &a) {
         return;
     }
     const real *x = a.x + (uint64_t)(first + g) * a.x_stride + begin * CHUNK + 8 * t;
+    real *own_x = (real *)(parts + BUFFERS * SPLITS * PART);
+    if (NORM) {
+        for (uint32_t i = threadIdx.x; i < rows * (a.k - a.width); i += THREADS)
+            own_x[i / (a.k - a.width) * a.k + a.width + i % (a.k - a.width)] = 0;
+        for (uint32_t row = 0; row < rows; row++)
+            norm_row(a.normed + (uint64_t)row * a.width, a.weight, a.eps, own_x + row * a.k, a.width,
+                     parts + row * ROW_WARPS);
+        __syncthreads();
+    }
+    const uint32_t near_x = (uint32_t)__cvta_generic_to_shared(own_x) + 2 * (g * a.k + begin * CHUNK + 8 * t);
     uint4 near[STEP][NT];
     auto fetch_x = [&](uint32_t from) {
 #pragma unroll
@@ -115,7 +162,8 @@ __device__ __forceinline__ void multiply(const Layer &a) {
 #pragma unroll
             for (int n = 0; n < NT; n++)
                 if (from + s < length && first + 8 * n + g < rows)
-                    near[s][n] = load(x + (uint64_t)8 * n * a.x_stride + (from + s) * CHUNK);
+                    near[s][n] = NORM ? from_shared(near_x + 2 * (from + s) * CHUNK)
+                                      : load(x + (uint64_t)8 * n * a.x_stride + (from + s) * CHUNK);
     };
 #pragma unroll
     for (int s = 0; s < STEP; s++)
@@ -124,7 +172,7 @@ __device__ __forceinline__ void multiply(const Layer &a) {
     fetch_x(0);
     uint32_t now = 0;
     for (uint32_t turn = 0; output < last; turn++, output += OUT) {
-        float sum[MT][NT][4] = {};
+        float sum[NT][4] = {};
         for (uint32_t done = 0; done < length; done += STEP) {
             asm volatile("cp.async.wait_group %0;" ::"n"(AHEAD - 1) : "memory");
             const uint32_t from = ring + now * SLOT;
@@ -137,15 +185,11 @@ __device__ __forceinline__ void multiply(const Layer &a) {
 #pragma unroll
             for (int s = 0; s < STEP; s++) {
                 if (done + s >= length) break;
+                const uint4 lo = from_shared(from + s * 2 * PIECE), hi = from_shared(from + (s * 2 + 1) * PIECE);
 #pragma unroll
-                for (int m = 0; m < MT; m++) {
-                    const uint4 lo = from_shared(from + ((s * MT + m) * 2) * PIECE);
-                    const uint4 hi = from_shared(from + ((s * MT + m) * 2 + 1) * PIECE);
-#pragma unroll
-                    for (int n = 0; n < NT; n++) {
-                        mma16816(sum[m][n], lo.x, hi.x, lo.y, hi.y, b[s][n].x, b[s][n].y);
-                        mma16816(sum[m][n], lo.z, hi.z, lo.w, hi.w, b[s][n].z, b[s][n].w);
-                    }
+                for (int n = 0; n < NT; n++) {
+                    mma16816(sum[n], lo.x, hi.x, lo.y, hi.y, b[s][n].x, b[s][n].y);
+                    mma16816(sum[n], lo.z, hi.z, lo.w, hi.w, b[s][n].z, b[s][n].w);
                 }
             }
             if (at < last) fetch();
@@ -154,42 +198,43 @@ __device__ __forceinline__ void multiply(const Layer &a) {
         }
         float *own = parts + turn % BUFFERS * SPLITS * PART;
 #pragma unroll
-        for (int m = 0; m < MT; m++)
+        for (int n = 0; n < NT; n++)
 #pragma unroll
-            for (int n = 0; n < NT; n++)
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    own[warp * PART + (8 * n + 2 * t + i % 2) * (MT * TILE) + m * TILE + g + i / 2 * 8] = sum[m][n][i];
+            for (int i = 0; i < 4; i++) own[warp * PART + (8 * n + 2 * t + i % 2) * TILE + g + i / 2 * 8] = sum[n][i];
         __syncthreads();
         const uint32_t outputs = min(OUT, last - output), count = min(rows - first, 8 * NT);
         for (uint32_t e = threadIdx.x; e < count * OUT; e += THREADS) {
             const uint32_t n = e / OUT, o = e % OUT;
             if (o >= outputs) continue;
-            const uint32_t of = n * (MT * TILE) + (E == SILU ? o / 8 * 16 + o % 8 : o);
+            const uint32_t of = n * TILE + o;
             float v = 0, other = 0;
 #pragma unroll
             for (uint32_t s = 0; s < SPLITS; s++) {
                 v += own[s * PART + of];
-                if (E == SILU) other += own[s * PART + of + 8];
+                if (paired(E)) other += own[s * PART + of + 8];
             }
             finish<E>(a, first + n, output + o, v, other);
         }
-        if (BUFFERS == 1) __syncthreads();
     }
 }
 
 }  // namespace
 
-#define BLINK_LINEAR(rows, name, NT, MT, AHEAD, RESIDENT, E)                                      \
+#define BLINK_LINEAR(rows, name, NT, AHEAD, RESIDENT, E, NORM)                                    \
     extern "C" __global__ void __launch_bounds__(256, RESIDENT) linear_##rows##_##name(Layer a) { \
-        multiply<NT, MT, AHEAD, E>(a);                                                            \
+        multiply<NT, AHEAD, E, NORM>(a);                                                          \
     }
 
-BLINK_LINEAR(8, store, 1, 1, 6, 2, STORE)
-BLINK_LINEAR(8, residual, 1, 1, 6, 2, RESIDUAL)
-BLINK_LINEAR(8, silu, 1, 1, 6, 2, SILU)
-BLINK_LINEAR(8, logits, 1, 1, 6, 2, LOGITS)
-BLINK_LINEAR(16, store, 2, 1, 5, 2, STORE)
-BLINK_LINEAR(16, residual, 2, 1, 5, 2, RESIDUAL)
-BLINK_LINEAR(16, silu, 2, 1, 5, 2, SILU)
-BLINK_LINEAR(16, logits, 2, 1, 5, 2, LOGITS)
+BLINK_LINEAR(2, store, 1, 5, 2, STORE, true)
+BLINK_LINEAR(2, rotate, 1, 3, 3, ROTATE, true)
+BLINK_LINEAR(2, silu, 1, 5, 2, SILU, true)
+BLINK_LINEAR(8, store, 1, 6, 2, STORE, false)
+BLINK_LINEAR(8, rotate, 1, 4, 3, ROTATE, false)
+BLINK_LINEAR(8, residual, 1, 6, 2, RESIDUAL, false)
+BLINK_LINEAR(8, silu, 1, 6, 2, SILU, false)
+BLINK_LINEAR(8, logits, 1, 6, 2, LOGITS, false)
+BLINK_LINEAR(16, store, 2, 5, 2, STORE, false)
+BLINK_LINEAR(16, rotate, 2, 5, 2, ROTATE, false)
+BLINK_LINEAR(16, residual, 2, 5, 2, RESIDUAL, false)
+BLINK_LINEAR(16, silu, 2, 5, 2, SILU, false)
+BLINK_LINEAR(16, logits, 2, 5, 2, LOGITS, false)

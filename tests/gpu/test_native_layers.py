@@ -13,9 +13,11 @@ pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings")
 from blink.engine.batch import STEP, Kind
 from blink.engine.device_buffers import DeviceBuffers
 from blink.engine.forward import rms_norm
+from blink.engine.native.linear import Epilogue, Norm, SmallLinear
 from blink.engine.native.ops import CheckedBuffers, Limits, Ops, Rotary
 from blink.engine.native.random import RandomSource
 from blink.engine.native.shape import Matrix, padded
+from blink.engine.native.weights import Linear
 from blink.engine.rope import RopeTable
 from blink.model.spec import RopeSpec
 from tests.gpu.native import DTYPES, EPSILON, Bench, rounded, to_numbers
@@ -165,9 +167,10 @@ def test_rotation_and_the_cache(gpu: Any, dtype: str, head_dim: int, dim: int, n
     q_norm, k_norm = (put(norms[0]), put(norms[1])) if normed else (0, 0)
     rotary = Rotary(
         cos=put(table.cos), sin=put(table.sin), q_norm=q_norm, k_norm=k_norm, eps=1e-6, dim=dim, heads=heads,
-        kv_heads=kv_heads, head_dim=head_dim, page_tokens=PAGE,
+        kv_heads=kv_heads, head_dim=head_dim, page_tokens=PAGE, keys=keys, values=values,
+        positions=step.real.address("positions"), kv_index=step.real.address("kv_index"),
     )  # fmt: skip
-    step.ops.rotate(rotary, at, width, keys=keys, values=values, size=TOKENS, stream=gpu.stream)
+    step.ops.rotate(rotary, at, width, TOKENS, gpu.stream)
     gpu.synchronize()
     q, k, v = np.split(qkv[:31].reshape(31, -1, head_dim), [heads, heads + kv_heads], axis=1)
     if normed:
@@ -192,6 +195,50 @@ def step_bits(x: np.ndarray, dtype: str) -> np.ndarray:
     from blink.engine.native.weights import to_real
 
     return to_real(x, dtype)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8, 16, 31])
+@pytest.mark.parametrize("width", [60, 576])
+def test_what_a_product_does_itself_has_the_same_bits(gpu: Any, width: int, rows: int) -> None:
+    """A norm before it and a rotation after it, against the kernels for these alone."""
+    heads, kv_heads, head_dim, dtype, rng = 6, 2, 32, "float16", np.random.default_rng(rows)
+    step, outputs = Step(gpu, dtype), (heads + 2 * kv_heads) * head_dim
+    put, small, stream = step.bench.put, SmallLinear(gpu, dtype), gpu.stream
+    table = RopeTable(RopeSpec("default", 10000.0, head_dim, CONTEXT), CONTEXT)
+    x, weight = put(rng.standard_normal((rows, width)).astype(np.float32)), put(np.ones(width, np.float32))
+    linear = Linear(step.bench.matrix(rng.standard_normal((outputs, width)) / 8, dtype), put(np.ones(outputs, "f4")))
+    count, normed = put(np.array([rows], np.uint32)), put(np.zeros((rows, padded(width)), "u2"))
+    step.checked.state.write(STEP.offset("tokens"), np.array([rows], np.uint32).view(np.uint8))
+    step.ops.norm(x, weight, 1e-5, normed, width=width, stride=padded(width), rows=rows, stream=stream)
+    made = []
+    for alone in (True, False):
+        size = PAGES * PAGE * kv_heads * head_dim
+        qkv, keys, values = put(np.zeros((rows, outputs), "u2")), *(put(np.zeros(size, "u2")) for _ in range(2))
+        rotary = Rotary(
+            cos=put(table.cos), sin=put(table.sin), eps=1e-6, dim=head_dim, heads=heads, kv_heads=kv_heads,
+            head_dim=head_dim, page_tokens=PAGE, keys=keys, values=values, positions=step.real.address("positions"),
+            kv_index=step.real.address("kv_index"),
+        )  # fmt: skip
+        shape = {"y_stride": outputs, "rows": rows, "count": count, "stream": stream}
+        if alone:
+            small.enqueue(linear, Epilogue.STORE, normed, qkv, **shape)
+            step.ops.rotate(rotary, qkv, outputs, rows, stream)
+        else:
+            of = Norm(x, weight, 1e-5) if small.takes_norm(linear.matrix, rows) else normed
+            small.enqueue(linear, Epilogue.ROTATE, of, qkv, rotary=rotary, **shape)
+        gpu.synchronize()
+        queries = step.bench.get(qkv, (rows, outputs), "u2")[:, : heads * head_dim]
+        made.append([queries, *(step.bench.get(at, (size,), "u2") for at in (keys, values))])
+    for alone, together in zip(*made, strict=True):
+        assert alone.any()
+        np.testing.assert_array_equal(alone, together)
+    if rows <= 2:
+        stored = [put(np.zeros((rows, outputs), "u2")) for _ in range(2)]
+        for to, of in zip(stored, (normed, Norm(x, weight, 1e-5)), strict=True):
+            small.enqueue(linear, Epilogue.SILU, of, to, **shape)
+        gpu.synchronize()
+        np.testing.assert_array_equal(*(step.bench.get(at, (rows, outputs), "u2") for at in stored))
+    step.close()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

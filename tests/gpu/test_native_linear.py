@@ -98,7 +98,7 @@ def test_swiglu(bench: Bench, dtype: str, shape: tuple[int, int], rows: int) -> 
     close(run(bench, dtype, w, x, Epilogue.SILU, bias=bias), gate / (1 + np.exp(-gate)) * up, dtype)
 
 
-@pytest.mark.parametrize("epilogue", list(Epilogue))
+@pytest.mark.parametrize("epilogue", [e for e in Epilogue if e is not Epilogue.ROTATE])
 @pytest.mark.parametrize("shape", [(200, 576), (1536, 4096)], ids=str)
 def test_a_row_has_the_same_bits_in_any_company(bench: Bench, shape: tuple[int, int], epilogue: Epilogue) -> None:
     w, x = case(*shape, 70, "float16")

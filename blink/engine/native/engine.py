@@ -105,6 +105,8 @@ class NativeEngine:
         arena.write(cos, np.ascontiguousarray(table.cos))
         arena.write(sin, np.ascontiguousarray(table.sin))
         return Rotary(
-            cos=cos, sin=sin, eps=spec.norm_eps, dim=spec.rope.dim, heads=spec.heads, kv_heads=spec.kv_heads,
+            cos=cos, sin=sin, positions=self._buffers.address("positions"),
+            kv_index=self._buffers.address("kv_index"),
+            eps=spec.norm_eps, dim=spec.rope.dim, heads=spec.heads, kv_heads=spec.kv_heads,
             head_dim=spec.head_dim, page_tokens=page_tokens,
         )  # fmt: skip

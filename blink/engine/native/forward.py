@@ -8,7 +8,7 @@ from blink.engine.batch import Kind
 from blink.engine.native.activations import Activations
 from blink.engine.native.attention import Attention
 from blink.engine.native.cache import Cache
-from blink.engine.native.linear import SMALL, Epilogue, LargeLinear, SmallLinear
+from blink.engine.native.linear import SMALL, Epilogue, LargeLinear, Norm, SmallLinear
 from blink.engine.native.ops import CheckedBuffers, Limits, Ops, Rotary
 from blink.engine.native.shape import padded
 from blink.engine.native.sizes import gate_up_stride, qkv_stride
@@ -45,6 +45,8 @@ class Forward:
         self._buffers, self._ops, self._small, self._large = buffers, ops, small, large
         self._attention, self._rotary, self._limits, self._exact = attention, rotary, limits, exact
         self._head = Linear(weights.head)
+        # What the own kernels can rotate as they multiply.
+        self._whole_heads = spec.rope.dim == spec.head_dim and spec.head_dim % 16 == 0 and not spec.qk_norm
 
     def enqueue(self, kind: Kind, size: int, stream: Stream) -> None:
         """From the check of the step to the logits, f32 [rows, vocab] at ``activations.logits``."""
@@ -65,45 +67,59 @@ class Forward:
         self._logits(rows, step)
 
     def _attend(self, i: int, layer: Layer, step: _Step) -> None:
-        spec, a, stride, rotary = self._spec, self._a, qkv_stride(self._spec), self._rotary
-        keys, values = self._cache.keys(i), self._cache.values(i)
-        self._norm(layer.input_norm, step)
-        self._product(layer.qkv, step, x=a.normed, y=a.qkv, stride=stride)
-        rotary.q_norm, rotary.k_norm = layer.q_norm, layer.k_norm
-        self._ops.rotate(rotary, a.qkv, stride, keys=keys, values=values, size=step.size, stream=step.stream)
+        spec, a, stride = self._spec, self._a, qkv_stride(self._spec)
+        rotary, x = self._rotary_of(i, layer), self._normed(layer.input_norm, layer.qkv, step)
+        if step.few and self._whole_heads:
+            self._small.enqueue(
+                layer.qkv, Epilogue.ROTATE, x, a.qkv, y_stride=stride, rows=step.size, count=self._buffers.tokens,
+                stream=step.stream, rotary=rotary,
+            )  # fmt: skip
+        else:
+            self._product(layer.qkv, step, x=x, y=a.qkv, stride=stride)
+            self._ops.rotate(rotary, a.qkv, stride, step.size, step.stream)
         self._attention.enqueue(
-            step.kind, step.size, q=a.qkv, q_stride=stride, k=keys, v=values, out=a.mixed,
+            step.kind, step.size, q=a.qkv, q_stride=stride, k=rotary.keys, v=rotary.values, out=a.mixed,
             out_stride=padded(spec.q_width), window=spec.windows[i], stream=step.stream, dependent=True,
         )  # fmt: skip
         self._add(layer.output, step, a.mixed)
 
     def _feed_forward(self, layer: Layer, step: _Step) -> None:
         spec, a, inner = self._spec, self._a, padded(self._spec.intermediate)
-        self._norm(layer.post_norm, step)
+        x = self._normed(layer.post_norm, layer.gate_up, step)
         if step.few:
             self._small.enqueue(
-                layer.gate_up, Epilogue.SILU, a.normed, a.inner, y_stride=inner, rows=step.size,
-                count=self._buffers.tokens, stream=step.stream,
+                layer.gate_up, Epilogue.SILU, x, a.inner, y_stride=inner, rows=step.size, count=self._buffers.tokens,
+                stream=step.stream,
             )  # fmt: skip
         else:
             both = gate_up_stride(spec)
-            self._product(layer.gate_up, step, x=a.normed, y=a.gate_up, stride=both)
+            self._product(layer.gate_up, step, x=x, y=a.gate_up, stride=both)
             self._ops.swiglu(
                 a.gate_up, a.inner, width=spec.intermediate, both_stride=both, stride=inner, size=step.size,
                 on=step.stream,
             )  # fmt: skip
         self._add(layer.down, step, a.inner)
 
-    def _norm(self, weight: int, step: _Step) -> None:
-        hidden = self._spec.hidden
+    def _rotary_of(self, i: int, layer: Layer) -> Rotary:
+        rotary = Rotary.from_buffer_copy(self._rotary)
+        rotary.q_norm, rotary.k_norm = layer.q_norm, layer.k_norm
+        rotary.keys, rotary.values = self._cache.keys(i), self._cache.values(i)
+        return rotary
+
+    def _normed(self, weight: int, linear: Linear, step: _Step) -> int | Norm:
+        """The residual stream's norm, for ``linear``: where it is, or how ``linear`` makes it itself."""
+        a, spec = self._a, self._spec
+        if step.few and self._small.takes_norm(linear.matrix, step.size):
+            return Norm(a.x, weight, spec.norm_eps)
         self._ops.norm(
-            self._a.x, weight, self._spec.norm_eps, self._a.normed, width=hidden, stride=padded(hidden), rows=step.size,
+            a.x, weight, spec.norm_eps, a.normed, width=spec.hidden, stride=padded(spec.hidden), rows=step.size,
             stream=step.stream,
         )  # fmt: skip
+        return a.normed
 
-    def _product(self, linear: Linear, step: _Step, *, x: int, y: int, stride: int) -> None:
+    def _product(self, linear: Linear, step: _Step, *, x: int | Norm, y: int, stride: int) -> None:
         count = self._buffers.tokens
-        if step.few:
+        if step.few or isinstance(x, Norm):
             self._small.enqueue(
                 linear, Epilogue.STORE, x, y, y_stride=stride, rows=step.size, count=count, stream=step.stream
             )  # fmt: skip

@@ -9,43 +9,55 @@ from dataclasses import dataclass
 from cuda.bindings import driver as cuda
 
 from blink.engine.native.cublaslt import CublasLt
-from blink.engine.native.ops import Ops
-from blink.engine.native.shape import DType
+from blink.engine.native.ops import Ops, Rotary
+from blink.engine.native.shape import REAL, DType, Matrix
 from blink.engine.native.weights import Linear
 from blink.gpu.cuda import Device, Stream, allow_shared, launch
 
 SMALL = 16
 """Steps of up to this many tokens use the own kernels."""
+NORMED, NORMED_SIZE = 2, 9728
+"""Rows, and numbers of them, that the own kernels can make by RMSNorm themselves: what shared memory holds."""
 _THREADS, _SPLITS, _TILE, _STEP = 256, 8, 16, 2
 
 
 class Epilogue(enum.Enum):
-    """What happens to a product: stored (16 bits); added to y (f32); SwiGLU of its halves (16 bits); stored (f32)."""
+    """What happens to a product: stored (16 bits); queries rotated and stored, keys rotated and values taken to the
+    cache; added to y (f32); SwiGLU of its halves stored (16 bits); stored (f32)."""
 
     STORE = "store"
+    ROTATE = "rotate"
     RESIDUAL = "residual"
     SILU = "silu"
     LOGITS = "logits"
 
 
 @dataclass(frozen=True)
-class _Kernel:
-    """One of the source's: ``rows`` of x a block, ``tiles`` of 16 outputs at once, ``ahead`` steps on their way,
-    ``resident`` blocks on a multiprocessor."""
+class Norm:
+    """x is made of f32 rows at device address ``of``, by RMSNorm with f32 ``weight`` and ``eps``."""
 
-    rows: int
-    tiles: int
+    of: int
+    weight: int
+    eps: float
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """One of the source's: ``ahead`` steps of W on their way, ``resident`` blocks on a multiprocessor."""
+
     ahead: int
     resident: int
 
-    @property
-    def shared(self) -> int:
-        """Bytes of shared memory: the ring, and one or two sets of the ranges' sums."""
-        part = 4 * self.rows * self.tiles * _TILE * _SPLITS
-        return self.ahead * _STEP * self.tiles * 2 * 16 * _THREADS + part * (2 if self.rows * self.tiles <= 16 else 1)
 
-
-_KERNELS = (_Kernel(8, 1, 6, 2), _Kernel(16, 1, 5, 2))
+_NORMED, _FEW, _MORE = NORMED, 8, SMALL
+_KERNELS = {
+    (_NORMED, Epilogue.STORE): _Kernel(5, 2),
+    (_NORMED, Epilogue.ROTATE): _Kernel(3, 3),
+    (_NORMED, Epilogue.SILU): _Kernel(5, 2),
+    **{(_FEW, e): _Kernel(4, 3) if e is Epilogue.ROTATE else _Kernel(6, 2) for e in Epilogue},
+    **{(_MORE, e): _Kernel(5, 2) for e in Epilogue},
+}
+"""By the most rows of x that a block takes, and what it does with them."""
 
 
 class _Arguments(ctypes.Structure):
@@ -55,6 +67,8 @@ class _Arguments(ctypes.Structure):
         ("w", ctypes.c_uint64), ("x", ctypes.c_uint64), ("y", ctypes.c_uint64), ("bias", ctypes.c_uint64),
         ("outputs", ctypes.c_uint32), ("k", ctypes.c_uint32), ("x_stride", ctypes.c_uint32),
         ("y_stride", ctypes.c_uint32), ("count", ctypes.c_uint64), ("share", ctypes.c_uint32),
+        ("width", ctypes.c_uint32), ("normed", ctypes.c_uint64), ("weight", ctypes.c_uint64), ("eps", ctypes.c_float),
+        ("rotary", Rotary),
     ]  # fmt: skip
 
 
@@ -62,31 +76,54 @@ class SmallLinear:
     """y = x Wᵀ by the own kernels: a row's bits depend on that row of x alone, however many rows there are."""
 
     def __init__(self, device: Device, dtype: DType) -> None:
-        names = [f"linear_{k.rows}_{e.value}" for k in _KERNELS for e in Epilogue]
         defines = {"BLINK_BF16": 1} if dtype == "bfloat16" else {}
-        self._kernels = device.kernels("native_linear.cu", names, defines=defines)
+        self._kernels = device.kernels("native_linear.cu", [_name(*key) for key in _KERNELS], defines=defines)
         processors = cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
         self._processors = device.attribute(processors)
-        for k in _KERNELS:
-            for e in Epilogue:
-                allow_shared(self._kernels[f"linear_{k.rows}_{e.value}"], k.shared)
+        for (rows, epilogue), kernel in _KERNELS.items():
+            allow_shared(self._kernels[_name(rows, epilogue)], _shared(kernel, rows, NORMED_SIZE * (rows == _NORMED)))
+
+    def takes_norm(self, matrix: Matrix, rows: int) -> bool:
+        """Whether :meth:`enqueue` can make its x itself."""
+        return rows <= _NORMED and rows * matrix.stride <= NORMED_SIZE
 
     def enqueue(
-        self, linear: Linear, epilogue: Epilogue, x: int, y: int, *, y_stride: int, rows: int, count: int,
-        stream: Stream,
+        self, linear: Linear, epilogue: Epilogue, x: int | Norm, y: int, *, y_stride: int, rows: int, count: int,
+        stream: Stream, rotary: Rotary | None = None,
     ) -> None:  # fmt: skip
-        """Multiply up to ``rows`` rows at ``x``, padded as the matrix is; the word at ``count`` says how many."""
-        kernel = next((k for k in _KERNELS if k.rows >= rows), _KERNELS[-1])
-        matrix = linear.matrix
-        outputs = matrix.outputs // 2 if epilogue is Epilogue.SILU else matrix.outputs
+        """Multiply up to ``rows`` rows at ``x``, padded as the matrix is; the word at ``count`` says how many.
+
+        ``rotary`` is ROTATE's: it rotates whole heads, and has no norms.
+        """
+        matrix, normed = linear.matrix, isinstance(x, Norm)
+        most = _NORMED if normed else _FEW if rows <= _FEW else _MORE
+        kernel = _KERNELS[most, epilogue]
+        outputs = matrix.outputs // 2 if epilogue in (Epilogue.SILU, Epilogue.ROTATE) else matrix.outputs
         share = 8 * -(-outputs // (8 * self._processors * kernel.resident))  # as even as groups of eight allow
         arguments = _Arguments(
-            matrix.address, x, y, linear.bias, outputs, matrix.stride, matrix.stride, y_stride, count, share
+            w=matrix.address, y=y, bias=linear.bias, outputs=outputs, k=matrix.stride, x_stride=matrix.stride,
+            y_stride=y_stride, count=count, share=share, width=matrix.inputs,
         )  # fmt: skip
+        if isinstance(x, Norm):
+            arguments.normed, arguments.weight, arguments.eps = x.of, x.weight, x.eps
+        else:
+            arguments.x = x
+        if rotary is not None:
+            arguments.rotary = rotary
         launch(
-            self._kernels[f"linear_{kernel.rows}_{epilogue.value}"], (-(-outputs // share), -(-rows // kernel.rows), 1),
-            _THREADS, [arguments], stream, shared=kernel.shared, dependent=True,
+            self._kernels[_name(most, epilogue)], (-(-outputs // share), -(-rows // most), 1), _THREADS, [arguments],
+            stream, shared=_shared(kernel, most, rows * matrix.stride * normed), dependent=True,
         )  # fmt: skip
+
+
+def _name(rows: int, epilogue: Epilogue) -> str:
+    return f"linear_{rows}_{epilogue.value}"
+
+
+def _shared(kernel: _Kernel, rows: int, normed: int) -> int:
+    """Bytes of shared memory: the ring, two sets of the ranges' sums, and ``normed`` numbers of x."""
+    sums = 2 * 4 * _SPLITS * max(rows, _FEW) * _TILE
+    return kernel.ahead * _STEP * 2 * 16 * _THREADS + sums + REAL * normed
 
 
 class LargeLinear:

@@ -49,12 +49,11 @@ class Limits(ctypes.Structure):
 
 
 class Rotary(ctypes.Structure):
-    """``Rotary`` of the source."""
+    """``Rotary`` of native_rows.cuh: how queries and keys of one layer are rotated, and where its cache is."""
 
     _fields_ = [
-        ("cos", c_uint64), ("sin", c_uint64), ("q_norm", c_uint64), ("k_norm", c_uint64), ("eps", c_float),
-        ("dim", c_uint32), ("heads", c_uint32), ("kv_heads", c_uint32), ("head_dim", c_uint32),
-        ("page_tokens", c_uint32),
+        *((name, c_uint64) for name in ("cos", "sin", "q_norm", "k_norm", "positions", "kv_index", "keys", "values")),
+        ("eps", c_float), *((name, c_uint32) for name in ("dim", "heads", "kv_heads", "head_dim", "page_tokens")),
     ]  # fmt: skip
 
 
@@ -99,15 +98,10 @@ class Ops:
         ]  # fmt: skip
         launch(self._kernels["native_norm"], rows, _THREADS, arguments, stream, dependent=True)
 
-    def rotate(
-        self, rotary: Rotary, qkv: int, stride: int, *, keys: int, values: int, size: int, stream: Stream
-    ) -> None:  # fmt: skip
+    def rotate(self, rotary: Rotary, qkv: int, stride: int, size: int, stream: Stream) -> None:
         """Norm and rotate queries in place, keys into the cache, and take the values there."""
-        b, groups = self._buffers, -(-(rotary.heads + 2 * rotary.kv_heads) // _HEADS)
-        arguments = [
-            rotary, c_uint64(qkv), c_uint32(stride), c_uint64(b.address("positions")), c_uint64(b.address("kv_index")),
-            c_uint64(b.tokens), c_uint64(keys), c_uint64(values),
-        ]  # fmt: skip
+        groups = -(-(rotary.heads + 2 * rotary.kv_heads) // _HEADS)
+        arguments = [rotary, c_uint64(qkv), c_uint32(stride), c_uint64(self._buffers.tokens)]
         launch(self._kernels["native_rotate"], (size, groups, 1), _THREADS, arguments, stream, dependent=True)
 
     def swiglu(self, both: int, y: int, *, width: int, both_stride: int, stride: int, size: int, on: Stream) -> None:
