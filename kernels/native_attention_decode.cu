@@ -77,7 +77,7 @@ __device__ __forceinline__ void fetch(const real *pool, const Unit &unit, uint32
 }
 
 /* A warp's share of a split, from position `from` on. Its keys and values are on their way; then those from `ahead` on
- * of unit `next` are. What it found goes to `shared` and, [HEADS][OUT_STRIDE] float32, to `to`. */
+ * of unit `next` are. What it found goes to `shared` and, [heads][OUT_STRIDE] float32, to `to`. */
 __device__ __forceinline__ void attend(const AttentionArguments &a, const Unit &unit, uint32_t from, const Unit &next,
                                        uint32_t ahead, Shared &shared, uint4 *keys, uint4 *values, float *to) {
     uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
@@ -179,8 +179,9 @@ __device__ __forceinline__ void attend(const AttentionArguments &a, const Unit &
             for (uint32_t j = 0; j < 4; j += 2)
 #pragma unroll
                 for (uint32_t i = 0; i < 2; i++)
-                    *reinterpret_cast<float4 *>(&to[(2 * t + i) * OUT_STRIDE + 64 * c + 8 * g + 2 * j]) =
-                        make_float4(out[c][j][i], out[c][j][2 + i], out[c][j + 1][i], out[c][j + 1][2 + i]);
+                    if (2 * t + i < unit.heads)
+                        *reinterpret_cast<float4 *>(&to[(2 * t + i) * OUT_STRIDE + 64 * c + 8 * g + 2 * j]) =
+                            make_float4(out[c][j][i], out[c][j][2 + i], out[c][j + 1][i], out[c][j + 1][2 + i]);
 }
 
 /* Four numbers of the output. */
@@ -197,7 +198,7 @@ __device__ __forceinline__ void add_scaled(float4 &x, float f, const float4 &y) 
 
 /* Collective: adds up the warps' results. To `record`, [heads][RECORD], or, where that is null, to the output. */
 __device__ __forceinline__ void combine_warps(const AttentionArguments &a, const Unit &unit, const Shared &shared,
-                                              const float *of_warps, float *record) {
+                                              const float *of_warps, uint32_t most_heads, float *record) {
     for (uint32_t i = threadIdx.x; i < unit.heads * DIM / 4; i += THREADS) {
         uint32_t head = i / (DIM / 4), dim = 4 * (i % (DIM / 4));
         float largest = -INFINITE, sum = 0;
@@ -210,7 +211,7 @@ __device__ __forceinline__ void combine_warps(const AttentionArguments &a, const
             if (of_warp == -INFINITE) continue; /* nothing to see: it left nothing */
             float f = exp2_fast(of_warp - largest);
             sum += f * shared.sum[w][head];
-            add_scaled(x, f, *reinterpret_cast<const float4 *>(of_warps + (w * HEADS + head) * OUT_STRIDE + dim));
+            add_scaled(x, f, *reinterpret_cast<const float4 *>(of_warps + (w * most_heads + head) * OUT_STRIDE + dim));
         }
         if (record) {
             float *to = record + head * RECORD;
@@ -259,13 +260,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, DIM > 128 ? 1 : 3)
     extern __shared__ uint4 dynamic[];
     __shared__ Shared shared;
     float *of_warps = reinterpret_cast<float *>(dynamic + 2 * WARPS * TILE);
-    uint32_t *ends = reinterpret_cast<uint32_t *>(of_warps + WARPS * HEADS * OUT_STRIDE);
+    uint32_t group = a.heads / a.kv_heads, most_heads = group < HEADS ? group : HEADS;
+    uint32_t *ends = reinterpret_cast<uint32_t *>(of_warps + WARPS * most_heads * OUT_STRIDE);
     pdl_wait();
     pdl_launch();
     uint32_t rows = a.batch.control->rows;
     if (rows == 0) return;
     const int32_t *lengths = a.batch.row_kv_len;
-    uint32_t group = a.heads / a.kv_heads, tiles = (group + HEADS - 1) / HEADS, units = a.kv_heads * tiles;
+    uint32_t tiles = (group + HEADS - 1) / HEADS, units = a.kv_heads * tiles;
     uint32_t items = units * row_ends<THREADS>(rows, ends, [&](uint32_t row) {
                          uint32_t length = (uint32_t)lengths[row];
                          return (length + SPLIT - 1) / SPLIT - first_seen(length, a.window) / SPLIT;
@@ -292,7 +294,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, DIM > 128 ? 1 : 3)
 
     uint32_t warp = threadIdx.x / WARP, own = warp * WARP_TOKENS;
     uint4 *keys = dynamic + 2 * warp * TILE, *values = keys + TILE;
-    float *to = of_warps + warp * HEADS * OUT_STRIDE;
+    float *to = of_warps + warp * most_heads * OUT_STRIDE;
     uint64_t stride = (uint64_t)units * HEADS * RECORD;
     uint32_t from = (unit.first_split + split) * SPLIT + own;
     fetch(a.keys, unit, from, keys, key_place);
@@ -309,7 +311,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, DIM > 128 ? 1 : 3)
         }
         attend(a, unit, from, next, ahead, shared, keys, values, to);
         __syncthreads();
-        combine_warps(a, unit, shared, of_warps, unit.splits == 1 ? nullptr : unit.records + split * stride);
+        combine_warps(a, unit, shared, of_warps, most_heads,
+                      unit.splits == 1 ? nullptr : unit.records + split * stride);
         __syncthreads();
         if (unit_ends && unit.splits > 1) {
             uint32_t done = split + 1 - begun;

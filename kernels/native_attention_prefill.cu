@@ -42,19 +42,35 @@ __device__ __forceinline__ uint32_t load_pair(const real *q, uint32_t dim) {
     return q && dim < DIM ? *reinterpret_cast<const uint32_t *>(q + dim) : 0;
 }
 
+/* Collective: COLUMNS keys and values to shared memory, later; those of a column are at entry_of(column). */
+template <class EntryOf>
+__device__ __forceinline__ void copy_tile(const AttentionArguments &a, uint4 *keys, uint4 *values, EntryOf entry_of) {
+    constexpr uint32_t PER_POSITION = (DIM + 15) / 16 * 2; /* chunks that products read */
+    static_assert(COLUMNS * PER_POSITION % THREADS == 0, "every thread copies as many chunks");
+#pragma unroll
+    for (uint32_t n = 0; n < COLUMNS * PER_POSITION / THREADS; n++) {
+        uint32_t i = n * THREADS + threadIdx.x, column = i / PER_POSITION, c = i % PER_POSITION;
+        if (THREADS % PER_POSITION == 0) { /* the same, and a constant away from the last round's */
+            column = n * (THREADS / PER_POSITION) + threadIdx.x / PER_POSITION, c = threadIdx.x % PER_POSITION;
+        }
+        bool inside = DIM % 16 == 0 || VECTOR * c < DIM;
+        uint64_t at = entry_of(column) * DIM + (inside ? VECTOR * c : 0);
+        copy_later(&keys[place(column, c)], a.keys + at, inside);
+        copy_later(&values[place(column, c)], a.values + at, inside);
+    }
+}
+
 /* Collective: keys and values from position `from` on to shared memory, later. Past `end` it is the last position's,
  * which nothing there sees. */
 __device__ __forceinline__ void fetch(const AttentionArguments &a, const PagedHead &cache, uint32_t from, uint32_t end,
                                       uint4 *keys, uint4 *values) {
-    constexpr uint32_t PER_POSITION = (DIM + 15) / 16 * 2; /* chunks that products read */
-    static_assert(COLUMNS * PER_POSITION % THREADS == 0, "every thread copies as many chunks");
-#pragma unroll
-    for (uint32_t i = threadIdx.x; i < COLUMNS * PER_POSITION; i += THREADS) {
-        uint32_t column = i / PER_POSITION, c = i % PER_POSITION, position = from + column;
-        bool inside = DIM % 16 == 0 || VECTOR * c < DIM;
-        uint64_t at = (uint64_t)cache.entry(position < end ? position : end - 1) * DIM + (inside ? VECTOR * c : 0);
-        copy_later(&keys[place(column, c)], a.keys + at, inside);
-        copy_later(&values[place(column, c)], a.values + at, inside);
+    if (COLUMNS >> a.page_bits <= 1 && from + COLUMNS <= end) { /* on one page, so that addresses differ by constants */
+        uint64_t first = cache.entry(from);
+        copy_tile(a, keys, values, [=](uint32_t column) { return first + column; });
+    } else {
+        copy_tile(a, keys, values, [&](uint32_t column) {
+            return (uint64_t)cache.entry(from + column < end ? from + column : end - 1);
+        });
     }
 }
 
@@ -153,6 +169,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, DIM > 128 ? 1 : 2)
             subtract[h] = top == -INFINITE ? 0 : top;
             float factor = exp2_fast(largest[h] - subtract[h]);
             largest[h] = top, sum[h] *= factor;
+            if (__all_sync(EVERY_LANE, factor == 1)) continue;
 #pragma unroll
             for (uint32_t n = 0; n < 2 * STEPS; n++) out[n][2 * h] *= factor, out[n][2 * h + 1] *= factor;
         }

@@ -55,7 +55,7 @@ class Attention:
         for kind in ("decode", "prefill"):
             name = f"native_attention_{kind}"
             self._kernels[kind] = device.kernels(f"{name}.cu", [name], defines=defines)[name]
-        self._decode_shared = _decode_shared(shape.head_dim) + 4 * lanes
+        self._decode_shared = _decode_shared(shape) + 4 * lanes
         self._prefill_shared = _prefill_shared(shape.head_dim) + 4 * lanes
         allow_shared(self._kernels["decode"], self._decode_shared)
         allow_shared(self._kernels["prefill"], self._prefill_shared)
@@ -113,9 +113,10 @@ class Attention:
         self._finished.free()
 
 
-def _decode_shared(dim: int) -> int:
+def _decode_shared(shape: AttentionShape) -> int:
     """Bytes for the keys and values of an item, and for the warps' outputs."""
-    return 2 * SPLIT * -(-dim // 64) * 128 + _DECODE_WARPS * DECODE_HEADS * (dim + 8) * 4
+    outputs = _DECODE_WARPS * min(shape.group, DECODE_HEADS) * (shape.head_dim + 8) * 4
+    return 2 * SPLIT * -(-shape.head_dim // 64) * 128 + outputs
 
 
 def _prefill_shared(dim: int) -> int:
