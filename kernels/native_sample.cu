@@ -106,7 +106,7 @@ extern "C" __cluster_dims__(8, 1, 1) __global__ void __launch_bounds__(THREADS, 
 
     Fed fed(a, r);
     if (rank == 0) fed.remember();
-    if (!a.batch.row_sample[r]) return;
+    if (!a.batch.row_sample[r]) return logits_arrived(); /* no copy may outlive its block */
     uint32_t lane = (uint32_t)a.batch.row_lane[r];
     const LaneParams params = a.batch.lane_params[lane];
     Adjustments adjustments(a, lane, params, fed);
