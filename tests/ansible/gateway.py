@@ -42,6 +42,7 @@ class Gateway:
             "gateway_check_ms": 200,
             "gateway_slowstart_s": 1,
             "gateway_requests": 8,
+            "gateway_maxconn": 200,  # within the limit of open files that an ordinary user has
         }
         fleet.more["gateways"] = {"hosts": {"gateway1": {}}, "vars": variables}
         fleet.variables["drain_gateway_command"] = str(self.command_file)
@@ -50,8 +51,13 @@ class Gateway:
     def start(self) -> None:
         """Start HAProxy and wait until it sends requests to an appliance."""
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen([HAPROXY, "-db", "-f", self.config], stdout=log, stderr=log)
-        wait_for("an appliance behind the gateway", lambda: self.get("/health") == 200)
+            self._process = process = subprocess.Popen([HAPROXY, "-db", "-f", self.config], stdout=log, stderr=log)
+
+        def serves() -> bool:
+            assert process.poll() is None, (self.folder / "log").read_text()
+            return self.get("/health") == 200
+
+        wait_for("an appliance behind the gateway", serves)
 
     def stop(self) -> None:
         """End HAProxy at once."""
