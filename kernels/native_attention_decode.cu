@@ -82,7 +82,7 @@ __device__ __forceinline__ void attend(const AttentionArguments &a, const Unit &
                                        uint32_t ahead, Shared &shared, uint4 *keys, uint4 *values, float *to) {
     uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
     if (idle(unit, from)) {
-        if (lane < HEADS) shared.largest[warp][lane] = -INFINITE;
+        if (lane < HEADS) shared.largest[warp][lane] = -INFINITE, shared.sum[warp][lane] = 0;
         fetch(a.keys, next, ahead, keys, key_place);
         fetch(a.values, next, ahead, values, value_place);
         return;
@@ -207,9 +207,8 @@ __device__ __forceinline__ void combine_warps(const AttentionArguments &a, const
         for (uint32_t w = 0; w < WARPS; w++) largest = fmaxf(largest, shared.largest[w][head]);
 #pragma unroll
         for (uint32_t w = 0; w < WARPS; w++) {
-            float of_warp = shared.largest[w][head];
-            if (of_warp == -INFINITE) continue; /* nothing to see: it left nothing */
-            float f = exp2_fast(of_warp - largest);
+            if (shared.sum[w][head] == 0) continue; /* nothing to see: it left nothing. A NaN must go on. */
+            float f = exp2_fast(shared.largest[w][head] - largest);
             sum += f * shared.sum[w][head];
             add_scaled(x, f, *reinterpret_cast<const float4 *>(of_warps + (w * most_heads + head) * OUT_STRIDE + dim));
         }

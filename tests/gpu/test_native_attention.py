@@ -32,6 +32,7 @@ class Row:
     tokens: int = 1
     seed: int = 0
     full: int = 0
+    broken: int = 0
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ def inputs(case: Case, row: Row) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng((row.seed, full, case.head_dim))
     q = rng.normal(size=(full, case.heads, case.head_dim))[row.length - row.tokens : row.length]
     k, v = (rng.normal(size=(case.kv_heads, full, case.head_dim))[:, : row.length] for _ in "kv")
+    k[:, : row.broken] = np.nan
     return to_bits(3 * q, case.bf16), to_bits(k, case.bf16), to_bits(v + 0.5, case.bf16)
 
 
@@ -237,6 +239,16 @@ def test_company_and_chunks_change_no_bit_of_prefill(gpu: Any, window: int) -> N
             part = Row(at, count, row.seed, full=row.length)  # the keys of later chunks are not there yet
             chunks += attend(gpu, replace(case, rows=(part,), place=3))
         assert np.array_equal(a, np.concatenate(chunks)), row
+
+
+@pytest.mark.parametrize("broken", [1, 32, 128, 600])
+@pytest.mark.parametrize("kind", [Kind.DECODE, Kind.PREFILL])
+def test_a_row_that_is_not_finite_stays_so_and_alone(gpu: Any, kind: Kind, broken: int) -> None:
+    """However its positions are divided, so that the row fails when it is sampled."""
+    good = Row(300, 1)
+    first, second = attend(gpu, Case(kind, (Row(600, 1, broken=broken), good)))
+    assert np.isnan(from_bits(first, False)).all()
+    assert np.array_equal(second, attend(gpu, Case(kind, (good,)))[0])
 
 
 def test_what_the_kernels_cannot_do_is_refused() -> None:
