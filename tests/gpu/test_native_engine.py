@@ -21,7 +21,7 @@ pytestmark = pytest.mark.gpu
 
 DENSE = [n for n in CONFIGS if "moe" not in n and n != "llama-odd-sizes"]
 Make = Callable[..., NativeHarness]
-LARGEST, TYPICAL = 128, 32
+LARGEST, TYPICAL = 96, 24
 """Roundings by which one logit may be off, and the root mean square of all, against the logits' own. On their way
 everything is rounded to 16 bits six times a layer, and the checkpoints' matrices make errors grow by half in each."""
 
