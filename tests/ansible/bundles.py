@@ -17,24 +17,16 @@ HALVES = ("backend", "frontend")
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 Edits = Mapping[str, tuple[str, str]]
 
-# Stands where scripts/bundle is in a checkout: bundle DEST PYTHON ARCH LOCK
-PACK = """#!/bin/sh
-set -eu
-mkdir -p "$(dirname "$1")"
-cp {folder}/"$4".tar "$1"
-cat {folder}/"$4".id
-"""
-
 
 class Bundles:
-    """Bundles of both halves, packed from this checkout by scripts/bundle."""
+    """Bundles of both halves for ``python``, packed from this checkout by scripts/bundle."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, python: str = PYTHON) -> None:
+        self.root, self._python, self._arch = root, python, os.uname().machine
         environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"}
         for half in HALVES:
             subprocess.run(
-                [ROOT / "scripts/bundle", root / f"{half}.tar", PYTHON, os.uname().machine, f"{half}.txt"],
+                [ROOT / "scripts/bundle", root / f"{half}.tar", python, self._arch, f"{half}.txt"],
                 cwd=ROOT, env=environment, check=True, capture_output=True, timeout=280,
             )  # fmt: skip
         # The checkout may have changed between the two.
@@ -43,10 +35,11 @@ class Bundles:
     def _wheel(self, half: str) -> Path:
         return next((self.root / f"{half}.tar.d/wheels").glob("blink_serve-*.whl"))
 
-    def release(self, name: str, edits: Edits | None = None) -> Path:
-        """A folder for ``blink_checkout``; ``edits`` are by file of the package: what, and what instead."""
+    def release(self, name: str, edits: Edits | None = None) -> str:
+        """A set for ``release_set``; ``edits`` are by file of the package: what, and what instead."""
         folder = self.root / name
-        (folder / "scripts").mkdir(parents=True)
+        halves = folder / "halves"
+        halves.mkdir(parents=True)
         for half in HALVES:
             wheel = self._wheel(half)
             changed = folder / wheel.name
@@ -60,13 +53,12 @@ class Bundles:
             (staged / "requirements.txt").write_text(text)
             for file in (unpacked / "wheels").iterdir():
                 (staged / "wheels" / file.name).hardlink_to(changed if file.name == wheel.name else file)
-            subprocess.run(["tar", "-C", staged, "-cf", folder / f"{half}.txt.tar", "."], check=True, timeout=60)
+            bundle = halves / f"{half}.txt-{self._python}-{self._arch}.tar"
+            subprocess.run(["tar", "-C", staged, "-cf", bundle, "requirements.txt", "wheels"], check=True, timeout=60)
             shutil.rmtree(staged)
-            (folder / f"{half}.txt.id").write_text(hashlib.sha256(text.encode()).hexdigest()[:16] + "\n")
-        script = folder / "scripts/bundle"
-        script.write_text(PACK.format(folder=folder))
-        script.chmod(0o755)
-        return folder
+            bundle.with_name(f"{bundle.name}.id").write_text(hashlib.sha256(text.encode()).hexdigest()[:16] + "\n")
+            changed.unlink()
+        return str(folder)
 
 
 def _edit(wheel: Path, dest: Path, edits: Edits) -> None:

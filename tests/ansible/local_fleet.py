@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import httpx
 import yaml
 
 from tests.ansible.bundles import PYTHON
-from tests.ansible.playbook import Run, ansible, processes
+from tests.ansible.playbook import ROOT, Run, ansible, processes
 from tests.appliance import ENGINE, RING, free_port
 from tests.tiny_model import write_checkpoint
 
@@ -22,7 +23,7 @@ TIMEOUT_S = 600  # a hung run, not a slow one
 class LocalFleet:
     """``count`` appliances, ap1 and on, of ``release``; ap1 is the canary. Only playbooks start and stop them."""
 
-    def __init__(self, root: Path, count: int, release: Path, **variables: Any) -> None:
+    def __init__(self, root: Path, count: int, release: str, **variables: Any) -> None:
         self.root = root
         self.names = [f"ap{n}" for n in range(1, count + 1)]
         self.ports = {name: free_port() for name in self.names}
@@ -30,7 +31,7 @@ class LocalFleet:
         self.variables: dict[str, Any] = {
             "ansible_connection": "local",
             "ansible_python_interpreter": sys.executable,
-            "blink_checkout": str(release),
+            "blink_checkout": str(ROOT),
             "blink_transport": "shm",
             "blink_engine": "reference",
             "blink_state_dir": f"{root}/{{{{ inventory_hostname }}}}",
@@ -50,7 +51,8 @@ class LocalFleet:
             "pair_lock": f"{root}/lock-{{{{ blink_appliance }}}}",
             "release_method": "bundle",
             "release_python": PYTHON,
-            "release_bundle": f"{root}/bundle/{{{{ release_requirements | first }}}}.tar",
+            "release_arch": os.uname().machine,
+            "release_set": release,
             "drain_settle_s": 0,
             "preflight_disk_mib": 256,
             "preflight_memory_mib": 256,

@@ -25,6 +25,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1800),
     pytest.mark.skipif(not Path(HAPROXY).exists(), reason="needs haproxy, of the Debian package"),
+    pytest.mark.skipif(not any(Path("/usr/share/python-wheels").glob("pip-*.whl")), reason="needs python3-venv"),
 ]
 HALVES = ("ap1-gpu", "ap1-dpu", "ap2-gpu", "ap2-dpu")
 UPGRADE, ROLLBACK = "playbooks/upgrade.yml", "playbooks/rollback.yml"
@@ -37,9 +38,9 @@ class Stage:
     def __init__(self, root: Path) -> None:
         bundles = Bundles(root / "bundles")
         self.first = bundles.release("first")
-        self.newer = str(bundles.release("newer", {"blink/__init__.py": ("0.1.0", "0.1.1")}))
+        self.newer = bundles.release("newer", {"blink/__init__.py": ("0.1.0", "0.1.1")})
         broken = f"{MAIN}\n    raise RuntimeError('broken on purpose')\n\n\ndef other(config: ApplianceConfig) -> int:"
-        self.broken = str(bundles.release("broken", {"blink/backend/server.py": (MAIN, broken)}))
+        self.broken = bundles.release("broken", {"blink/backend/server.py": (MAIN, broken)})
         self.fleet = LocalFleet(root, 2, self.first)
         self.gateway = Gateway(self.fleet, root / "gateway")
 
@@ -86,7 +87,7 @@ def test_an_upgrade_and_a_rollback_under_load_fail_no_request(stage: Stage) -> N
     first, before = stage.releases(), stage.pids()
     assert len(first) == 1
     with Clients(stage.gateway.port) as clients:
-        stage.fleet.run(UPGRADE, blink_checkout=stage.newer).require()
+        stage.fleet.run(UPGRADE, release_set=stage.newer).require()
         newer, between = stage.releases(), stage.pids()
         assert len(newer) == 1
         assert newer != first
@@ -115,7 +116,7 @@ def test_a_second_rollback_changes_nothing(stage: Stage) -> None:
 def test_a_release_that_does_not_start_goes_back_and_stops_the_fleet(stage: Stage) -> None:
     first, before = stage.releases(), stage.pids("ap2")
     with Clients(stage.gateway.port) as clients:
-        run = stage.fleet.run(UPGRADE, blink_checkout=stage.broken, backend_ready_s=20)
+        run = stage.fleet.run(UPGRADE, release_set=stage.broken, backend_ready_s=20)
     assert run.rc != 0
     assert "broken on purpose" in run.output, "the end of the backend's log is shown"
     assert "ap1 was not upgraded, and serves as before; the fleet stops here" in run.words
@@ -130,14 +131,14 @@ def test_a_release_that_does_not_start_goes_back_and_stops_the_fleet(stage: Stag
 
 def test_check_mode_foretells_and_changes_nothing(stage: Stage) -> None:
     first, before = stage.releases(), stage.pids()
-    run = stage.fleet.run(UPGRADE, "--check", "--diff", blink_checkout=stage.newer).require()
+    run = stage.fleet.run(UPGRADE, "--check", "--diff", release_set=stage.newer).require()
     assert run.count("changed") > 0
     assert (stage.releases(), stage.pids(), stage.fleet.locks()) == (first, before, [])
     assert {stage.fleet.status(name, "/ready") for name in stage.fleet.names} == {200}
 
 
 def test_half_an_appliance_is_refused(stage: Stage) -> None:
-    run = stage.fleet.run(UPGRADE, "--limit", "ap2-gpu", blink_checkout=stage.newer)
+    run = stage.fleet.run(UPGRADE, "--limit", "ap2-gpu", release_set=stage.newer)
     assert run.rc != 0
     assert (
         "ap2 is ap2-gpu and ap2-dpu, and ap2-dpu is not in this batch. Limit the run to whole appliances" in run.words
@@ -150,7 +151,7 @@ def test_an_appliance_that_another_run_changes_is_refused(stage: Stage) -> None:
     lock.mkdir()
     (lock / "holder").write_text(json.dumps({"run": "R1", "operator": "ann", "time": "now", "verb": "flash"}))
     for playbook in (UPGRADE, "playbooks/deploy.yml"):
-        run = stage.fleet.run(playbook, "--limit", "ap1", blink_checkout=stage.newer)
+        run = stage.fleet.run(playbook, "--limit", "ap1", release_set=stage.newer)
         assert run.rc != 0
         assert "ap1 is being changed: run R1 of ann since now (flash). Wait for that run." in run.words
         assert lock.exists(), "it is still the other run's"
