@@ -26,7 +26,10 @@ NAN_BITS = {False: 0x7E00, True: 0x7FC0}
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a step: ``length`` positions, of which the last ``tokens`` are new; the first of a row of ``full``."""
+    """A row of a step: ``length`` positions, of which the last ``tokens`` are new; the first of a row of ``full``.
+
+    The keys of its first ``broken`` positions are NaN.
+    """
 
     length: int
     tokens: int = 1
