@@ -18,7 +18,9 @@ def missing() -> str:
     if os.geteuid() != 0:
         return "throwaway machines need root"
     tools = [
-        tool for tool in ("systemd-nspawn", "unshare", "nsenter", "pgrep", "gpg", "dpkg-deb") if not shutil.which(tool)
+        tool
+        for tool in ("systemd-nspawn", "unshare", "nsenter", "setpriv", "pgrep", "gpg", "dpkg-deb")
+        if not shutil.which(tool)
     ]
     if tools:
         return f"throwaway machines need {' '.join(tools)}"
@@ -49,7 +51,7 @@ class Machine:
         self.stop()
         with (self.directory / "console").open("ab") as console:
             self._room = subprocess.Popen(
-                [HERE / "room.sh", self.directory, disk, seed],
+                ["setpriv", "--pdeathsig", "TERM", HERE / "room.sh", self.directory, disk, seed],
                 stdin=subprocess.DEVNULL, stdout=console, stderr=console, start_new_session=True,
             )  # fmt: skip
 

@@ -238,13 +238,15 @@ def main(directory: Path) -> None:
     stopping: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
     rack = Rack(directory)
-    rack.start_host()
-    (directory / "ready").write_text("")
-    while not stopping and os.getppid() != 1:  # orphaned is told too
-        rack.step()
-        time.sleep(PERIOD_S)
-    rack.host.stop()
-    rack.dpu.stop()
+    try:
+        rack.start_host()
+        (directory / "ready").write_text("")
+        while not stopping:
+            rack.step()
+            time.sleep(PERIOD_S)
+    finally:
+        rack.host.stop()
+        rack.dpu.stop()
 
 
 if __name__ == "__main__":

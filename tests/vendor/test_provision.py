@@ -2,21 +2,146 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from typing import Any
+
 import pytest
 
-from tests.vendor.conftest import Appliance
+from tests.ansible.playbook import ROOT
+from tests.vendor.conftest import DRIVERS, Appliance
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
+DRIVER = ROOT / "roles/gpu_driver/files/driver.py"
+MLXCONFIG = ROOT / "roles/doca_host/files/mlxconfig.py"
+MODE = "INTERNAL_CPU_OFFLOAD_ENGINE"
 
-def test_bare_host_gets_drivers_and_mode_with_one_reboot_and_then_nothing_changes(shared: Appliance) -> None:
-    before = shared.host.boot_id()
-    foretold = shared.play("provision", "--check", "--diff")
-    print(foretold.output)
-    run = shared.play("provision")
-    print(run.output)
-    run.require()
-    assert shared.host.boot_id() != before
-    again = shared.play("provision").require()
-    print(again.output)
+
+@pytest.mark.timeout(1200)
+def test_a_bare_host_gets_drivers_and_mode_with_one_reboot_and_then_nothing_changes(bare: Appliance) -> None:
+    before = bare.host.boot_id()
+    foretold = bare.play("provision", "--check", "--diff").require()
+    assert "doca-ofed=3.2.1-1, rshim would be installed" in foretold.words
+    assert bare.host.run("dpkg-query -W doca-ofed", check=False).returncode != 0
+
+    run = bare.play("provision").require()
+    assert "firmware: INTERNAL_CPU_OFFLOAD_ENGINE=0 of the card's firmware" in run.words
+    assert bare.host.boot_id() != before
+    assert bare.state()["driver"]["loaded"] == "580.95.05"
+    assert bare.state()["card"]["config"][MODE]["current"] == "ENABLED(0)"
+    assert ["-d", "0000:0d:00.0", "-y", "set", f"{MODE}=0"] in bare.calls("mlxconfig")
+    shown = bare.host.run("nvidia-smi --query-gpu=persistence_mode --format=csv,noheader").stdout
+    assert shown.strip() == "Enabled" or bare.host.run("systemctl is-enabled nvidia-persistenced").stdout == "enabled\n"
+
+    after = bare.host.boot_id()
+    again = bare.play("provision").require()
     assert again.count("changed") == 0
+    assert bare.host.boot_id() == after
+
+
+@pytest.fixture(scope="module")
+def host(shared: Appliance) -> Appliance:
+    """A host with driver and tools that no role has installed."""
+    shared.install("doca-ofed", "nvidia-open")
+    for script in (DRIVER, MLXCONFIG):
+        shutil.copy(script, shared.host.directory)
+    return shared
+
+
+def change(host: Appliance, **driver: Any) -> None:
+    content = host.state()
+    content["driver"] |= driver
+    host.write_state(content)
+
+
+def judge(host: Appliance, peer_memory: str = "dmabuf") -> dict[str, str]:
+    found: dict[str, str] = json.loads(host.host.run(f"python3 /vendor/driver.py {DRIVERS[1]} {peer_memory}").stdout)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("driver", "faults", "state", "cause", "remedy"),
+    [
+        ({"loaded": "570.1.0"}, {}, "reboot", "library and its loaded kernel module differ", "Reboot the pair"),
+        ({"loaded": None}, {}, "unloaded", "kernel module is not loaded", "Secure Boot"),
+        ({"installed": "570.1.0", "loaded": "570.1.0"}, {}, "reboot", "570.1.0 is loaded, and 580.95.05", "Reboot"),
+        ({}, {"closed_modules": True}, "broken", "closed kernel modules (license NVIDIA)", "nvidia-open"),
+        ({"built_for": "3.1.0"}, {}, "rebuild", "Unknown symbol ib_register_peer_memory_client", "role gpu_driver"),
+        ({}, {}, "ready", "580.95.05 is loaded", ""),
+    ],
+    ids=["mismatch", "module-missing", "older", "closed", "ofed-after-driver", "ready"],
+)
+def test_the_state_of_the_driver_is_named(
+    host: Appliance, driver: dict[str, Any], faults: dict[str, Any], state: str, cause: str, remedy: str
+) -> None:
+    good = {"installed": "580.95.05", "loaded": "580.95.05", "boot": host.host.boot_id(), "built_for": "3.2.1"}
+    change(host, **good | driver)
+    host.fault(**faults)
+    try:
+        verdict = judge(host, "peermem")
+    finally:
+        host.write_state(host.state() | {"faults": {}})
+    assert verdict["state"] == state
+    assert cause in verdict["cause"]
+    assert remedy in verdict["remedy"]
+
+
+def test_a_driver_that_was_built_for_other_rdma_drivers_is_built_again(host: Appliance) -> None:
+    good = {"installed": "580.95.05", "loaded": "580.95.05", "boot": host.host.boot_id()}
+    change(host, **good, built_for="3.1.0")
+    given = {"gpu_driver_peer_memory": "peermem"}
+    run = host.play("driver", **given).require()
+    assert "Build the kernel modules again" in run.words
+    assert host.state()["driver"]["built_for"] == "3.2.1"
+    assert host.play("driver", **given).require().count("changed") == 0
+
+
+def firmware(host: Appliance, *settings: str, device: str = "0000:0d:00.0") -> dict[str, Any]:
+    command = f"python3 /vendor/mlxconfig.py {device} {' '.join(settings)}"
+    found: dict[str, Any] = json.loads(host.host.run(command).stdout)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("current", "following", "wants_set", "wants_reset"),
+    [
+        ("DISABLED(1)", "DISABLED(1)", True, True),
+        ("DISABLED(1)", "ENABLED(0)", False, True),
+        ("ENABLED(0)", "DISABLED(1)", True, False),
+        ("ENABLED(0)", "ENABLED(0)", False, False),
+    ],
+)
+def test_what_is_in_force_and_what_will_be_are_told_apart(
+    host: Appliance, current: str, following: str, wants_set: bool, wants_reset: bool
+) -> None:
+    content = host.state()
+    content["card"]["config"][MODE] |= {"current": current, "next": following}
+    host.write_state(content)
+    found = firmware(host, f"{MODE}=0", "INTERNAL_CPU_MODEL=1")
+    assert found["error"] == ""
+    assert (found["set"] != [], found["reset"] != []) == (wants_set, wants_reset)
+
+
+def test_a_card_that_is_not_there_or_is_of_another_kind_is_named(host: Appliance) -> None:
+    assert "compare blink_card.bdf in the inventory" in firmware(host, f"{MODE}=0", device="0000:ad:00.0")["error"]
+    assert "mlxconfig cannot read" in firmware(host, "NO_SUCH_KEY=0")["error"]
+
+
+def test_a_repository_that_cannot_be_read_is_named(host: Appliance) -> None:
+    source = host.variables["gpu_driver_repository"] | {"uri": "file:/nowhere"}
+    run = host.play("driver", gpu_driver_repository=source, gpu_driver_version="581.1.0-1")
+    assert run.rc != 0
+    assert "apt cannot read the repository blink-gpu (file:/nowhere)" in run.words
+    host.host.run("rm /etc/apt/sources.list.d/blink-gpu.sources")
+
+
+@pytest.mark.timeout(900)
+def test_a_mode_that_a_reset_did_not_bring_is_named(host: Appliance) -> None:
+    content = host.state()
+    content["card"]["config"][MODE] |= {"current": "DISABLED(1)", "next": "ENABLED(0)"}
+    host.write_state(content)
+    run = host.play("verify")
+    assert run.rc != 0
+    assert f"The card does not run with {MODE}=0, though that is set" in run.words
+    assert "Turn the host off and on again at its power supply" in run.words
