@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import uvicorn.supervisors.multiprocess as uvicorn_supervisor
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("blink", "images", "playbooks", "roles", "scripts")
@@ -15,6 +16,8 @@ SOURCE = " ".join(
     for path in sorted((ROOT / folder).rglob("*"))
     if path.is_file() and path.suffix not in (".pyc", ".so")
 )
+# It supervises the frontend's workers, and what it says of them is in the runbook too.
+SOURCE += Path(uvicorn_supervisor.__file__).read_text()
 # A message may be split over lines of the source: join adjacent string literals, and folded lines of YAML.
 SOURCE = re.sub(r"\s+", " ", re.sub(r'"\s*\n\s*f?"', "", SOURCE))
 HEADING = re.compile(r"^### `(.+)`$", re.MULTILINE)
