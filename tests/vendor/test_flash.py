@@ -20,7 +20,7 @@ from tests.ansible.playbook import ROOT
 from tests.bfb.writer import bundle_parts, initramfs, stream
 from tests.vendor.conftest import BDF, FIRMWARE, RELEASE, SERIAL, Appliance, sha256, write_bfb
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
 FILES = ROOT / "roles/bluefield_image/files"
 UNIT = f"blink-flash-{SERIAL}"
@@ -205,7 +205,7 @@ def test_an_image_that_is_none_is_refused_before_anything_is_touched(
     assert card.flashes() == before
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2000)
 def test_the_role_flashes_once_and_goes_on_with_a_flash_that_it_lost_sight_of(card: Appliance) -> None:
     before = card.flashes()
     newer = write_bfb(card.directory / "newer.bfb", RELEASE.replace("3.2.1", "3.2.2"))

@@ -11,7 +11,7 @@ import pytest
 from tests.ansible.playbook import ROOT
 from tests.vendor.conftest import DRIVERS, Appliance
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
 DRIVER = ROOT / "roles/gpu_driver/files/driver.py"
 MLXCONFIG = ROOT / "roles/doca_host/files/mlxconfig.py"
@@ -138,7 +138,7 @@ def test_a_repository_that_cannot_be_read_is_named(host: Appliance) -> None:
     host.host.run("rm /etc/apt/sources.list.d/blink-gpu.sources")
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2000)
 def test_a_mode_that_a_reset_did_not_bring_is_named(host: Appliance) -> None:
     content = host.state()
     content["card"]["config"][MODE] |= {"current": "DISABLED(1)", "next": "ENABLED(0)"}
