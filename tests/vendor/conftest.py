@@ -29,6 +29,7 @@ from tests.vendor.repository import SUITE, Repository, vendor_repository
 
 DRIVERS = ["570.1.0-1", "580.95.05-1"]
 DOCA = ["3.1.0-1", "3.2.1-1"]
+PLAY_S = 600  # two machines boot in it, and a loaded one is slow
 SERIAL, BDF = "MT2512X00001", "0000:0d:00.2"
 RELEASE = "DOCA_3.2.1_BSP_4.13.1_Ubuntu_24.04-simulated"
 OLD_FIRMWARE, FIRMWARE = "32.43.1014", "32.47.1026"
@@ -178,7 +179,7 @@ class Appliance:
         extra = json.dumps(self.variables | variables)
         return ansible(
             "ansible-playbook", f"tests/vendor/{name}.yml", "--inventory", str(self.directory / "hosts.yml"),
-            "--extra-vars", extra, *arguments,
+            "--extra-vars", extra, *arguments, timeout_s=PLAY_S,
         )  # fmt: skip
 
 
