@@ -18,7 +18,7 @@ MLXCONFIG = ROOT / "roles/doca_host/files/mlxconfig.py"
 MODE = "INTERNAL_CPU_OFFLOAD_ENGINE"
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2000)
 def test_a_bare_host_gets_drivers_and_mode_with_one_reboot_and_then_nothing_changes(bare: Appliance) -> None:
     before = bare.host.boot_id()
     foretold = bare.play("provision", "--check", "--diff").require()
