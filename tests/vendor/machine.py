@@ -26,6 +26,8 @@ def missing() -> str:
         return f"throwaway machines need {' '.join(tools)}"
     if "\toverlay\n" not in Path("/proc/filesystems").read_text():
         return "throwaway machines need overlayfs"
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False, timeout=10).returncode != 0:
+        return "throwaway machines need mounts of their own (CAP_SYS_ADMIN)"
     return ""
 
 
