@@ -21,7 +21,7 @@ def test_five_hundred_appliances_are_planned_in_whole_pairs_canaries_first(
 ) -> None:
     inventory = fleet(COUNT, canaries=CANARIES)
     # A connection to any of them would fail.
-    inventory["all"]["vars"] = {"ansible_connection": "ssh", "ansible_ssh_executable": "/bin/false"}
+    inventory["all"]["vars"] = {"ansible_ssh_executable": "/bin/false", "blink_log_dir": "/var/log/blink"}
     source = write(inventory, tmp_path / "inventory")
     start = time.perf_counter()
     run = ansible(
