@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Sequence
@@ -11,11 +10,11 @@ from typing import Any
 
 from blink.frontend.choice import Piece
 from blink.frontend.detokenizer import TokenBytes
+from blink.frontend.encode import dumps
 from blink.frontend.logprobs import Entry, chat_logprobs, completion_logprobs
 from blink.frontend.toolcalls import ToolCall
 
 Json = dict[str, Any]
-dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 @dataclass

@@ -11,8 +11,9 @@ from starlette.responses import JSONResponse, Response
 
 import blink
 from blink.drain import drain_reason
-from blink.frontend.answers import ChatShape, CompletionShape, Shape, Whole, dumps
+from blink.frontend.answers import ChatShape, CompletionShape, Shape, Whole
 from blink.frontend.choice import Choice, Piece
+from blink.frontend.encode import dumps
 from blink.frontend.errors import CLIENT_CLOSED, ApiError, ClientGone, bad
 from blink.frontend.gate import record_of
 from blink.frontend.generation import Generation

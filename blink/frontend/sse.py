@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from blink.frontend.encode import dumps
 from blink.frontend.errors import ApiError, ClientGone
 
 SEND_TIMEOUT_S = 60.0  # a client that accepts nothing for that long is gone
@@ -18,7 +18,7 @@ DONE = b"data: [DONE]\n\n"
 
 def event(data: dict[str, Any]) -> bytes:
     """``data`` as one event."""
-    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    return f"data: {dumps(data)}\n\n".encode()
 
 
 class HangUp:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -46,6 +47,15 @@ def run(events: AsyncIterator[bytes], send: Any = None) -> tuple[list[Message], 
     response = EventStream(events, close=ends.close, failed=ends.errors.append, gone=ends.leave)
     asyncio.run(response({"type": "http"}, receive, send or record))
     return sent, ends
+
+
+def test_an_event_is_one_line_also_where_unicode_would_end_it() -> None:
+    text = "".join(map(chr, range(0x100))) + "\u2028\u2029é日"
+    line, end = event({"text": text}).decode().split("\n", 1)
+    assert end == "\n"
+    assert line.splitlines() == [line]
+    assert json.loads(line.removeprefix("data: ")) == {"text": text}
+    assert "é日" in line, "escapes cost bytes"
 
 
 def test_a_stream_that_ends_well() -> None:
@@ -96,7 +106,3 @@ def test_hang_up_is_told_once_and_not_after_close() -> None:
 
     assert asyncio.run(watch(close_first=False)) == 1
     assert asyncio.run(watch(close_first=True)) == 0
-
-
-def test_an_event_is_one_line_of_json() -> None:
-    assert event({"a": "ü\n\u2028"}) == 'data: {"a":"ü\\n\u2028"}\n\n'.encode()
