@@ -1,22 +1,9 @@
 """``python -m blink.bfb``: the same as ``blink bfb``, on a machine that has Python and nothing else."""
 
-import argparse
 import sys
 
 from blink.bfb.command import DESCRIPTION, EXIT_CODES, add_commands
-from blink.errors import BlinkError
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m blink.bfb", description=DESCRIPTION, epilog=EXIT_CODES)
-    add_commands(parser)
-    args = parser.parse_args()
-    try:
-        return int(args.run(args))
-    except BlinkError as e:
-        print(f"blink: {e}", file=sys.stderr)
-        return 1
-
+from blink.standalone import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("python -m blink.bfb", add_commands, description=DESCRIPTION, epilog=EXIT_CODES))

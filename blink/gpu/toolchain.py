@@ -7,6 +7,7 @@ Neither a driver nor a device is needed, so that kernels are compiled on any mac
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import os
@@ -119,14 +120,17 @@ def cached_kernels(
         return path.read_bytes()
     except OSError:
         cubin = compile_kernels(source, arch, controls_graphs=controls_graphs, defines=defines)
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_bytes(cubin)
-        draft.rename(path)
-    except OSError:
-        pass
+    with contextlib.suppress(OSError):
+        keep(path, cubin)
     return cubin
+
+
+def keep(path: Path, content: bytes) -> None:
+    """Put ``content`` at ``path`` of the cache in one step; makes its folder, for this user alone. Raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_suffix(f".{os.getpid()}")
+    draft.write_bytes(content)
+    draft.rename(path)
 
 
 def _require_version() -> None:

@@ -7,7 +7,6 @@ settings they have been inspected and tried. Where all of that is the same, a st
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from blink.backend.gpu.engines import dtype_of
 from blink.backend.setup import Setup
 from blink.gpu.cuda import Device
 from blink.gpu.devices import driver_version, uuid_of
-from blink.gpu.toolchain import CUDA_VERSION, cache_folder, source_hash
+from blink.gpu.toolchain import CUDA_VERSION, cache_folder, keep, source_hash
 
 _SETTINGS = ("kind", "lanes", "page_tokens", "pages", "max_context", "batch_tokens", "driver", "exact", "random_seed")
 
@@ -43,10 +42,7 @@ class Manifest:
 
     def write(self, path: Path) -> None:
         """Put it at ``path`` in one step."""
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        draft.rename(path)
+        keep(path, (json.dumps(asdict(self), indent=1) + "\n").encode())
 
 
 def read_manifest(path: Path) -> Manifest | None:
