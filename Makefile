@@ -47,10 +47,13 @@ test: $(VENV)/.dev ## run the tests, all or TESTS='-k ring'
 gpu: $(VENV)/.dev ## run the tests that need a CUDA device, and say why where there is none
 	@pytest -m gpu -rs tests/gpu $(TESTS)
 
-lab: $(VENV)/.dev ## deploy to two virtual machines with RDMA, test them, cut cables; needs QEMU
+# A bundle for another processor is compiled with what .cross brings.
+lab lab-up: $(VENV)/$(if $(filter arm64,$(LAB_DPU_ARCH)),.cross,.dev)
+
+lab: ## deploy to two virtual machines with RDMA, test them, cut cables; needs QEMU
 	@scripts/lab
 
-lab-up: $(VENV)/.dev ## boot these machines and deploy to them
+lab-up: ## boot these machines and deploy to them
 	@scripts/lab up $(ARGS)
 
 lab-down: $(VENV)/.dev ## turn them off

@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable
 
+from images.lab.arch import Arch, wanted
 from images.lab.errors import LabError
 from images.lab.monitor import Monitor
 from images.lab.places import RUN, SSH_CONFIG, SSH_PORTS, STATE
@@ -42,20 +43,35 @@ class Machine:
         return None
 
     def start(self) -> None:
-        """Boot from a fresh disk, without the old one's snapshots. Returns as soon as QEMU runs; see ``wait``."""
+        """Boot from a fresh disk, without the old one's snapshots. Returns as soon as QEMU runs; see ``wait``.
+
+        LabError where it runs already, with another architecture than it is to have.
+        """
+        arch = wanted(self.name)
         if self.pid:
+            with self.monitor() as monitor:
+                runs = monitor("query-target")["arch"]
+            if runs != arch.uname:
+                raise LabError(f"{self.name} runs already, as {runs} and not {arch.uname}; make lab-down turns it off")
             return
         RUN.mkdir(parents=True, exist_ok=True)
         for leftover in ("ring", "qmp", "pid"):
             (RUN / f"{self.name}.{leftover}").unlink(missing_ok=True)
-        base = STATE / "image-amd64/rootfs.ext4"
+        # For the inventory, whose LAB_DPU_ARCH may be another one by then.
+        (RUN / f"{self.name}.arch").write_text(arch.uname)
+        base = STATE / f"image-{arch.name}/rootfs.ext4"
         disk = RUN / f"{self.name}.qcow2"
         subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base, disk], check=True)
         log = RUN / f"{self.name}.log"
         with log.open("wb") as output:
             # In the run directory, so that the sockets' paths are short.
             qemu = subprocess.Popen(
-                self._argv(), cwd=RUN, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                self.argv(arch),
+                cwd=RUN,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
             )
         deadline = time.monotonic() + 30
         while not (RUN / f"{self.name}.qmp").exists():
@@ -63,20 +79,22 @@ class Machine:
                 raise LabError(f"QEMU for {self.name} did not start: {log.read_text().strip() or 'no word in 30 s'}")
             time.sleep(0.05)
 
-    def _argv(self) -> list[str]:
-        image = STATE / "image-amd64"
+    def argv(self, arch: Arch) -> list[str]:
+        """The command line of its QEMU, which runs in the run directory."""
+        image = STATE / f"image-{arch.name}"
+        accel = "tcg" if arch.foreign else ACCEL
         kernel_line = (
-            f"root=/dev/vda rw console=ttyS0 quiet loglevel=4 systemd.hostname={self.name} mitigations=off audit=0 "
-            "apparmor=0 random.trust_cpu=on net.ifnames=1"
+            f"root=/dev/vda rw console={arch.console} quiet loglevel=4 systemd.hostname={self.name} mitigations=off "
+            "audit=0 apparmor=0 random.trust_cpu=on net.ifnames=1"
         )
         mgmt = f"user,id=mgmt,restrict=on,hostfwd=tcp:127.0.0.1:{SSH_PORTS[self.name]}-:22"
         near, far = f"local.path={self.name}.ring", f"remote.path={self.peer}.ring"
         ring = f"dgram,id=cable,local.type=unix,{near},remote.type=unix,{far}"
         options = {
             "name": f"blink-lab-{self.name}",
-            "machine": "q35",
-            "accel": "tcg,thread=multi,tb-size=256" if ACCEL == "tcg" else ACCEL,
-            "cpu": "max" if ACCEL == "tcg" else "host",
+            "machine": arch.machine,
+            "accel": "tcg,thread=multi,tb-size=256" if accel == "tcg" else accel,
+            "cpu": arch.cpu if accel == "tcg" else "host",
             "smp": "1",  # two are slower under emulation
             "m": str(MEMORY_MIB[self.name]),
             "display": "none",
@@ -93,7 +111,7 @@ class Machine:
             f"virtio-net-pci,netdev=mgmt,mac=52:54:00:00:00:0{self.number},romfile=",
             f"virtio-net-pci,id=ring,netdev=cable,mac=52:54:00:aa:00:0{self.number},romfile=,host_mtu=9000",
         ]
-        argv = ["qemu-system-x86_64", "-nodefaults", "-no-user-config"]
+        argv = [arch.emulator, "-nodefaults", "-no-user-config"]
         argv += [word for name, value in options.items() for word in (f"-{name}", value)]
         argv += [word for value in (mgmt, ring) for word in ("-netdev", value)]
         argv += [word for value in devices for word in ("-device", value)]

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from contextlib import ExitStack
 
+from images.lab.arch import Arch, wanted
 from images.lab.errors import LabError
 from images.lab.machine import Machine
 from images.lab.places import HERE, SSH_PORTS, STATE, write_ssh_config
@@ -13,7 +14,6 @@ MACHINES = tuple(Machine(name) for name in SSH_PORTS)
 
 # Programs and Debian's packages that have them.
 TOOLS = {
-    "qemu-system-x86_64": "qemu-system-x86",
     "qemu-img": "qemu-utils",
     "mmdebstrap": "mmdebstrap",
     "mke2fs": "e2fsprogs",
@@ -24,10 +24,28 @@ TOOLS = {
 }
 
 
+def arches() -> set[Arch]:
+    """The architectures that the machines are to have. LabError where LAB_DPU_ARCH names none."""
+    return {wanted(host) for host in SSH_PORTS}
+
+
 def missing_packages() -> list[str]:
-    """Debian's packages of the programs this machine lacks."""
+    """Debian's packages of the programs this machine lacks. LabError where LAB_DPU_ARCH names no architecture."""
+    tools = TOOLS | {arch.emulator: arch.package for arch in arches()}
+    for arch in arches():
+        if arch.foreign:  # its programs run here while its image is built
+            tools["arch-test"] = "arch-test"
+            if not _executes(arch):
+                tools |= {f"qemu-{arch.uname}-static": "qemu-user-static", "update-binfmts": "binfmt-support"}
     path = f"{os.environ['PATH']}:/usr/sbin"  # where an ordinary user's shell does not look for mke2fs
-    return sorted({package for tool, package in TOOLS.items() if not shutil.which(tool, path=path)})
+    return sorted({package for tool, package in tools.items() if not shutil.which(tool, path=path)})
+
+
+def _executes(arch: Arch) -> bool:
+    try:
+        return subprocess.run(["arch-test", arch.name], check=False, capture_output=True, timeout=60).returncode == 0
+    except FileNotFoundError:
+        return False
 
 
 def check_tools() -> None:
@@ -37,11 +55,12 @@ def check_tools() -> None:
 
 
 def build() -> None:
-    """Build the disk image, or keep the one that was built from the same files."""
+    """Build the disk image of each architecture, or keep the one that was built from the same files."""
     check_tools()
     STATE.mkdir(parents=True, exist_ok=True)
-    if subprocess.run([HERE / "build", STATE], check=False).returncode != 0:
-        raise LabError("the image could not be built; its own words are above")
+    for arch in sorted(arches(), key=lambda arch: arch.name):
+        if subprocess.run([HERE / "build", STATE, arch.name], check=False).returncode != 0:
+            raise LabError(f"the image for {arch.name} could not be built; its own words are above")
     write_ssh_config()
 
 

@@ -6,6 +6,7 @@ The scheduler is the real core with the toy model (tests.ring.scheduler_process)
 from __future__ import annotations
 
 import json
+import platform
 import shlex
 import subprocess
 import tarfile
@@ -24,7 +25,7 @@ SRC = "/root/src"
 CONFIG = "/root/verbs.toml"
 KEY = "ab" * 32
 ENV = f"PYTHONPATH=/root/site:{SRC}"
-CODE = ("blink", "tests")
+CODE, LIBRARY = ("blink", "tests"), "libblink_core.so"
 HOSTS = ("gpu01", "dpu01")
 PYTHON = "$(test -x /opt/blink/bin/python && echo /opt/blink/bin/python || echo python3)"
 TABLES: dict[str, dict[str, Any]] = {
@@ -46,14 +47,18 @@ def ssh(host: str, command: str, timeout: float = 120) -> str:
 
 def push(host: str) -> None:
     """Put code, configuration and key onto ``host``."""
+    local = ssh(host, "uname -m").strip() == platform.machine()
     with tempfile.TemporaryFile() as bundle:
         with tarfile.open(fileobj=bundle, mode="w:gz", compresslevel=1) as tar:
             for name in CODE:
                 tar.add(ROOT / name, name, filter=_plain)
-            tar.add(core.library()._name, "blink/libblink_core.so")
+            if local:
+                tar.add(core.library()._name, f"blink/{LIBRARY}")
         bundle.seek(0)
         command = f"rm -rf {SRC}; mkdir -p {SRC} && tar xzmf - -C {SRC}"
         subprocess.run(["ssh", "-F", str(SSH_CONFIG), host, command], stdin=bundle, check=True, timeout=120)
+    if not local:  # the release's, which scripts/bundle compiled for that machine
+        ssh(host, f"cp /opt/blink/lib/python3*/site-packages/blink/{LIBRARY} {SRC}/blink/")
     toml = to_toml(TABLES)
     ssh(host, f"umask 077; echo {KEY} > /root/verbs.key; echo {shlex.quote(toml)} > {CONFIG}")
 
