@@ -85,7 +85,8 @@ class Machine:
         accel = "tcg" if arch.foreign else ACCEL
         kernel_line = (
             f"root=/dev/vda rw console={arch.console} quiet loglevel=4 systemd.hostname={self.name} mitigations=off "
-            "audit=0 apparmor=0 random.trust_cpu=on net.ifnames=1"
+            # An emulated processor beside much other work takes longer than 90 s to show its devices.
+            "audit=0 apparmor=0 random.trust_cpu=on net.ifnames=1 systemd.default_device_timeout_sec=300"
         )
         mgmt = f"user,id=mgmt,restrict=on,hostfwd=tcp:127.0.0.1:{SSH_PORTS[self.name]}-:22"
         near, far = f"local.path={self.name}.ring", f"remote.path={self.peer}.ring"
