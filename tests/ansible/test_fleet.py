@@ -1,10 +1,11 @@
 """Two appliances of two halves each behind a gateway: upgraded and rolled back by the playbooks while clients ask.
 
-The tests share the fleet and leave it serving the first release.
+The tests share the fleet and leave it serving the first release; the last takes an appliance out.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -29,6 +30,7 @@ pytestmark = [
 ]
 HALVES = ("ap1-gpu", "ap1-dpu", "ap2-gpu", "ap2-dpu")
 UPGRADE, ROLLBACK = "playbooks/upgrade.yml", "playbooks/rollback.yml"
+DECOMMISSION = "playbooks/decommission.yml"
 MAIN = "def main(config: ApplianceConfig) -> int:"
 
 
@@ -55,6 +57,15 @@ class Stage:
     def results(self, half: str) -> list[str]:
         """Results of the changes on record."""
         return [line["result"] for line in self.fleet.audit(half) if "result" in line]
+
+
+def commands() -> list[str]:
+    """The command lines of all processes."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(file.read_text().replace("\0", " "))
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -193,3 +204,34 @@ def test_drain_and_undrain_by_playbook(stage: Stage) -> None:
     stage.fleet.run("playbooks/undrain.yml", "--limit", "ap1").require()
     assert stage.gateway.state("ap1") == "UP"
     assert stage.fleet.audit("ap1-dpu")[-1]["verb"] == "undrain"
+
+
+def test_a_decommissioned_appliance_leaves_its_record_and_nothing_else(stage: Stage) -> None:
+    fleet, records = stage.fleet, stage.fleet.root / "records"
+    halves = ("ap2-gpu", "ap2-dpu")
+    run = fleet.run(DECOMMISSION, decommission="canary")
+    assert run.rc != 0
+    assert "canary is no appliance of this inventory. Name one" in run.words
+    given = {"decommission": "ap2", "decommission_records": str(records)}
+    with Clients(stage.gateway.port) as clients:
+        run = fleet.run(DECOMMISSION, **given).require()
+    assert clients.failures == []
+    assert f"What stays: its record of changes ({records}/ap2-gpu.jsonl here)" in run.words
+    kept = {half: (records / f"{half}.jsonl").read_text() for half in halves}
+    for half in halves:
+        assert not (fleet.root / half).exists()
+        verbs = [(line["verb"], line.get("result")) for line in map(json.loads, kept[half].splitlines())]
+        assert ("deploy", "done") in verbs
+        assert verbs[-1] == ("decommission", "done")
+    assert not list(Path("/dev/shm").glob(f"blink-{fleet.root.name}-ap2*"))
+    assert [line for line in commands() if f"{fleet.root}/ap2" in line] == [], "its supervisors are gone too"
+    assert (fleet.status("ap1", "/ready"), fleet.status("ap2", "/ready")) == (200, 0)
+
+    assert fleet.run(DECOMMISSION, **given).require().count("changed") == 0
+    assert {half: (records / f"{half}.jsonl").read_text() for half in halves} == kept
+    fleet.names.remove("ap2")
+    fleet.write()
+    fleet.run("playbooks/gateway.yml").require()
+    stage.gateway.stop()
+    stage.gateway.start()
+    assert "ap2" not in stage.gateway.command("show").stdout + stage.gateway.config.read_text()

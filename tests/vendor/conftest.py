@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
@@ -30,10 +31,12 @@ from tests.vendor.repository import SUITE, Repository, vendor_repository
 DRIVERS = ["570.1.0-1", "580.95.05-1"]
 DOCA = ["3.1.0-1", "3.2.1-1"]
 PLAY_S = 600  # two machines boot in it, and a loaded one is slow
-SERIAL, BDF = "MT2512X00001", "0000:0d:00.2"
+CARDS = "MT2512X0000"
+SERIAL, BDF = f"{CARDS}1", "0000:0d:00.2"
 RELEASE = "DOCA_3.2.1_BSP_4.13.1_Ubuntu_24.04-simulated"
 OLD_FIRMWARE, FIRMWARE = "32.43.1014", "32.47.1026"
-GPU = {"uuid": "GPU-5f2c", "name": "NVIDIA H200", "bus": "00000000:18:00.0", "ecc": "Enabled", "mig": "Disabled"}
+GPU_UUID = "GPU-5f2c0000-0000-4000-8000-00000000000"
+GPU = {"name": "NVIDIA H200", "bus": "00000000:18:00.0", "ecc": "Enabled", "mig": "Disabled"}
 
 
 def write_bfb(path: Path, release: str = RELEASE) -> Path:
@@ -53,31 +56,51 @@ def write_bfb(path: Path, release: str = RELEASE) -> Path:
     return path
 
 
-def state() -> dict[str, Any]:
-    """A host as it is unpacked: a card in NIC mode, no driver, no RDMA stack."""
+def state(number: int = 1) -> dict[str, Any]:
+    """Host ``number`` as it is unpacked: a card in NIC mode, no driver, no RDMA stack."""
     keys = {"INTERNAL_CPU_MODEL": "EMBEDDED_CPU(1)", "INTERNAL_CPU_OFFLOAD_ENGINE": "DISABLED(1)"}
     return {
-        "gpu": GPU,
+        "gpu": GPU | {"uuid": f"{GPU_UUID}{number}"},
         "driver": {"installed": None, "loaded": None, "boot": None},
         "ofed": None,
         "card": {
-            "serial": SERIAL, "bdf": BDF, "firmware": OLD_FIRMWARE, "firmware_in_bfb": FIRMWARE,
+            "serial": f"{CARDS}{number}", "bdf": BDF, "firmware": OLD_FIRMWARE, "firmware_in_bfb": FIRMWARE,
             "config": {key: {"default": value, "current": value, "next": value} for key, value in keys.items()},
         },
         "faults": {},
     }  # fmt: skip
 
 
+def write_inventory(folder: Path, appliances: list[Appliance], **groups: Any) -> None:
+    """Write folder/hosts.yml: ``appliances``, the first of which is the canary, and more ``groups``."""
+    halves = {"gpu_hosts": [a.host for a in appliances], "dpus": [a.dpu for a in appliances]}
+    children: dict[str, Any] = {group: {"hosts": {m.name: None for m in ms}} for group, ms in halves.items()}
+    pairs = {
+        a.name: {"hosts": {m.name: {"ansible_host": str(m.directory)} for m in (a.host, a.dpu)}, "vars": a.pair}
+        for a in appliances
+    }
+    children |= {"appliances": {"children": pairs}, "canary": {"children": {appliances[0].name: None}}}
+    variables = {
+        "blink_checkout": str(ROOT),
+        "ansible_ssh_executable": str(SSH),
+        "ansible_python_interpreter": "/usr/bin/python3",
+        "ansible_ssh_transfer_method": "piped",
+    }
+    document = {"all": {"vars": variables, "children": children | groups}}
+    (folder / "hosts.yml").write_text(yaml.safe_dump(document, sort_keys=False))
+
+
 class Appliance:
     """The rack, seen from its operator."""
 
-    def __init__(self, directory: Path, repository: Repository) -> None:
+    def __init__(self, directory: Path, repository: Repository, number: int = 1) -> None:
         self.directory = directory
-        self.host, self.dpu = Machine(directory / "gpu01"), Machine(directory / "dpu01")
+        self.name = f"ap{number:03}"
+        self.host, self.dpu = (Machine(directory / f"{half}{number:02}") for half in ("gpu", "dpu"))
         self.repository = repository
         shutil.copytree(repository.folder, self.host.directory / "apt")
         self.host.directory.chmod(0o755)
-        self.write_state(state())
+        self.write_state(state(number))
         self.bfb = write_bfb(directory / "image.bfb")
         key = directory / "host_key"
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
@@ -102,27 +125,19 @@ class Appliance:
             },
             "reboot_timeout_s": 60,
         }
-        pair = {
-            "blink_appliance": "ap001",
+        self.pair: dict[str, Any] = {
+            "blink_appliance": self.name,
             "blink_topology": "same_card",
-            "blink_gpu_uuid": GPU["uuid"],
-            "blink_card": {"serial": SERIAL, "bdf": BDF, "rshim_via": "gpu01"},
-            "blink_ring_net": {"host": "10.9.1.1/30", "dpu": "10.9.1.2/30"},
-            "blink_checkout": str(ROOT),
-            "ansible_ssh_executable": str(SSH),
-            "ansible_python_interpreter": "/usr/bin/python3",
-            "ansible_ssh_transfer_method": "piped",
+            "blink_gpu_uuid": f"{GPU_UUID}{number}",
+            "blink_card": {"serial": f"{CARDS}{number}", "bdf": BDF, "rshim": "rshim0", "rshim_via": self.host.name},
+            "blink_ring_net": {"host": f"10.9.{number}.1/30", "dpu": f"10.9.{number}.2/30"},
         }
-        hosts = {m.name: {"ansible_host": str(m.directory)} for m in (self.host, self.dpu)}
-        groups = {
-            "ap001": {"hosts": hosts, "vars": pair},
-            "gpu_hosts": {"hosts": {"gpu01": None}},
-            "dpus": {"hosts": {"dpu01": None}},
-        }
-        (directory / "hosts.yml").write_text(yaml.safe_dump({"all": {"children": groups}}))
+        write_inventory(directory, [self])
         alone = ["setpriv", "--pdeathsig", "TERM", "unshare", "--mount", "--propagation", "private"]
         self._rack = subprocess.Popen(
-            [*alone, sys.executable, "-m", "tests.vendor.rack", directory], cwd=ROOT, stdin=subprocess.DEVNULL
+            [*alone, sys.executable, "-m", "tests.vendor.rack", directory, str(number)],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
         )
         try:
             while not (directory / "ready").exists():  # the rack itself gives up after a minute
@@ -190,25 +205,31 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     return vendor_repository(tmp_path_factory.mktemp("vendor") / "apt", driver=DRIVERS, doca=DOCA)
 
 
-def _appliance(repository: Repository) -> Iterator[Appliance]:
+@contextlib.contextmanager
+def racked(repository: Repository, number: int = 1) -> Iterator[Appliance]:
+    """Appliance ``number``, until the block ends."""
     # Inside of a machine /tmp is its own, so the folder's path means something outside only.
     directory = Path(tempfile.mkdtemp(prefix="blink-rack-"))
-    appliance = Appliance(directory, repository)
-    yield appliance
-    appliance.end()
-    shutil.rmtree(directory)
+    appliance = Appliance(directory, repository, number)
+    try:
+        yield appliance
+    finally:
+        appliance.end()
+        shutil.rmtree(directory)
 
 
 @pytest.fixture
 def bare(repository: Repository) -> Iterator[Appliance]:
     """A host with an operating system and nothing else, and a card without any."""
-    yield from _appliance(repository)
+    with racked(repository) as appliance:
+        yield appliance
 
 
 @pytest.fixture(scope="module")
 def shared(repository: Repository) -> Iterator[Appliance]:
     """One that the tests of a file use after another, as they leave it."""
-    yield from _appliance(repository)
+    with racked(repository) as appliance:
+        yield appliance
 
 
 def sha256(path: Path) -> str:

@@ -1,8 +1,8 @@
 """The hardware of one appliance: a host, a card in it, and the card's own machine. Ends, with both, when it is told to.
 
-python -m tests.vendor.rack DIRECTORY, in a mount namespace of its own. DIRECTORY/gpu01 and DIRECTORY/dpu01 are the
-machines' addresses. DIRECTORY/gpu01/state.json is the hardware and its faults, which tests write.
-DIRECTORY/gpu01/rshim0 is what the host sees of the card, and DIRECTORY/gpu01/sys of its PCI functions.
+python -m tests.vendor.rack DIRECTORY NUMBER, in a mount namespace of its own. For number 1, DIRECTORY/gpu01 and
+DIRECTORY/dpu01 are the machines' addresses. DIRECTORY/gpu01/state.json is the hardware and its faults, which tests
+write. DIRECTORY/gpu01/rshim0 is what the host sees of the card, and DIRECTORY/gpu01/sys of its PCI functions.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ done
 class Rack:
     """Everything that a reboot, a flash or a pulled plug has to do with."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, number: int) -> None:
         self.directory = directory
-        self.host, self.dpu = Machine(directory / "gpu01"), Machine(directory / "dpu01")
+        self.host, self.dpu = (Machine(directory / f"{half}{number:02}") for half in ("gpu", "dpu"))
         self.rshim = self.host.directory / "rshim0"
         self.pci = self.host.directory / "sys/bus/pci"
         self.disk = directory / "disk"
@@ -140,7 +140,7 @@ class Rack:
             images, config = split(pushed)
             if self.fault("critical_error"):
                 raise StreamError("CRITICAL ERROR: DDR POST failed")
-            shutil.rmtree(self.disk / "dpu01", ignore_errors=True)
+            shutil.rmtree(self.disk / "dpu", ignore_errors=True)
             shutil.rmtree(self.image, ignore_errors=True)
             self.image.mkdir()
             unpack_system(images, self.image)
@@ -159,7 +159,7 @@ class Rack:
         if self.fault("firmware_update_failed"):
             self.say("INFO[MISC]: NIC firmware update failed")
         elif installed:
-            self.state(lambda s: s["card"].update(firmware=s["card"]["firmware_in_bfb"]))
+            self.state(_update)
         self.say("INFO[MISC]: Rebooting...")
         if installed and not self.fault("never_up"):
             self.power_card_on()
@@ -196,11 +196,11 @@ class Rack:
             time.sleep(PERIOD_S)
 
     def power_card_on(self) -> None:
-        self.dpu.start(self.disk / "dpu01", self.image)
+        self.dpu.start(self.disk / "dpu", self.image)
 
     # --- power --------------------------------------------------------------------------------------------------------
     def start_host(self) -> None:
-        self.host.start(self.disk / "gpu01", self.seed)
+        self.host.start(self.disk / "host", self.seed)
         self.host.wait()
         self.host_power = self.host.power
 
@@ -229,15 +229,23 @@ class Rack:
                 act(name)
 
 
+def _update(state: Any) -> None:
+    card = state["card"]
+    if state["faults"].get("firmware_waits"):
+        card.setdefault("running", card["firmware"])
+    card["firmware"] = card["firmware_in_bfb"]
+
+
 def _apply(state: Any) -> None:
+    state["card"].pop("running", None)
     for values in state["card"]["config"].values():
         values["current"] = values["next"]
 
 
-def main(directory: Path) -> None:
+def main(directory: Path, number: int) -> None:
     stopping: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
-    rack = Rack(directory)
+    rack = Rack(directory, number)
     try:
         rack.start_host()
         (directory / "ready").write_text("")
@@ -250,4 +258,4 @@ def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))
