@@ -21,6 +21,7 @@ from blink.smoke.golden import FOLDER_FILE
 from blink.smoke.main import CHECKS
 from blink.smoke.operator import Operator
 from tests.appliance import Appliance, appliance, run_blink, wait_for
+from tests.authority import Authority
 from tests.tiny_model import prepare_tiny
 
 pytestmark = pytest.mark.e2e
@@ -180,15 +181,11 @@ def test_an_appliance_that_is_down_fails_every_check_at_once(tmp_path: Path, tin
         assert "start the backend" in outcomes["ring"]["cause"]
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="making a certificate needs openssl")
 def test_keys_and_tls_are_used_and_checked(tmp_path: Path, tiny_model: Path) -> None:
     keys, cert, key = tmp_path / "keys", tmp_path / "cert.pem", tmp_path / "key.pem"
     keys.write_text("first-key\nsecond-key\n")
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=appliance",
-         "-addext", "subjectAltName=DNS:appliance", "-keyout", key, "-out", cert],
-        check=True, capture_output=True,
-    )  # fmt: skip
+    for file, text in zip((cert, key), Authority("Fleet, simulated").issue("appliance"), strict=True):
+        file.write_text(text)
     settings = {"api_keys_file": keys, "tls_cert": cert, "tls_key": key}
     with appliance(tmp_path / "guarded", tiny_model, frontend=settings) as a:
         a.backend()
