@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import ssl
 import subprocess
 import threading
 import time
@@ -83,12 +84,17 @@ class Gateway:
 
 
 class Clients:
-    """Clients that ask the gateway one after the other until the block ends, half of them for streams."""
+    """Clients that ask the gateway one after the other until the block ends, half of them for streams.
 
-    def __init__(self, port: int, count: int = 4) -> None:
-        self._url, self._end = f"http://127.0.0.1:{port}/v1/completions", threading.Event()
+    Each answer has ``tokens``. With ``tls`` the gateway must show a certificate that it accepts.
+    """
+
+    def __init__(self, port: int, count: int = 4, *, tokens: int = 40, tls: ssl.SSLContext | None = None) -> None:
+        self._url, self._end = f"http{'s' if tls else ''}://127.0.0.1:{port}/v1/completions", threading.Event()
+        self._tokens, self._tls = tokens, tls or ssl.create_default_context()
         self.answers = 0
         self.failures: list[str] = []
+        self.streams: list[tuple[float, float]] = []  # begin and end of those that were whole, by time.time()
         self._threads = [threading.Thread(target=self._ask, args=(n % 2 == 0,)) for n in range(count)]
 
     def __enter__(self) -> Clients:
@@ -105,8 +111,8 @@ class Clients:
             thread.join(60)
 
     def _ask(self, streams: bool) -> None:
-        body = {"model": "tiny", "prompt": "a", "max_tokens": 40, "ignore_eos": True, "stream": streams}
-        with httpx.Client(timeout=120, trust_env=False) as client:
+        body = {"model": "tiny", "prompt": "a", "max_tokens": self._tokens, "ignore_eos": True, "stream": streams}
+        with httpx.Client(timeout=120, trust_env=False, verify=self._tls) as client:
             while not self._end.is_set():
                 try:
                     failure = self._one(client, body)
@@ -119,12 +125,17 @@ class Clients:
                 time.sleep(0.2)  # the appliances share this machine's cores
 
     def _one(self, client: httpx.Client, body: dict[str, Any]) -> str | None:
+        begin = time.time()
         answer = client.post(self._url, json=body)
         if answer.status_code != 200:
             return f"{answer.status_code}: {answer.text[:200]}"
         if not body["stream"]:
-            return None if answer.json()["usage"]["completion_tokens"] == 40 else f"short: {answer.text[:200]}"
+            return (
+                None if answer.json()["usage"]["completion_tokens"] == self._tokens else f"short: {answer.text[:200]}"
+            )
         # Not splitlines(): a text of the tiny model has other line separators in it.
         events = [line for line in answer.text.split("\n") if line.startswith("data: ")]
         whole = events[-1] == "data: [DONE]" and not any("error" in json.loads(e[6:]) for e in events[:-1])
+        if whole:
+            self.streams.append((begin, time.time()))
         return None if whole else f"stream ended with {events[-1][:200]}"
