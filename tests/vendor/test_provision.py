@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.ansible.playbook import ROOT
+from tests.appliance import wait_for
 from tests.vendor.conftest import DRIVERS, Appliance
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -147,3 +148,48 @@ def test_a_mode_that_a_reset_did_not_bring_is_named(host: Appliance) -> None:
     assert run.rc != 0
     assert f"The card does not run with {MODE}=0, though that is set" in run.words
     assert "Turn the host off and on again at its power supply" in run.words
+
+
+# In the place of what the kernel shows of the processors, from the start of each boot.
+PROCESSORS = """
+[Unit]
+DefaultDependencies=no
+Before=local-fs.target
+[Mount]
+What=/vendor/cpu
+Where=/sys/devices/system/cpu
+Type=none
+Options=bind
+"""
+
+
+def test_the_governor_is_set_now_and_after_a_reboot(host: Appliance) -> None:
+    policies = [host.host.directory / f"cpu/cpufreq/policy{n}" for n in (0, 1)]
+    for policy in policies:
+        policy.mkdir(parents=True)
+        (policy / "scaling_available_governors").write_text("performance schedutil\n")
+        (policy / "scaling_governor").write_text("schedutil\n")
+    unit = "sys-devices-system-cpu.mount"
+    host.host.run(f"cat >/etc/systemd/system/{unit} <<'END'{PROCESSORS}END\nsystemctl add-wants local-fs.target {unit}")
+    host.host.run(f"systemctl start {unit}")
+
+    def governors() -> set[str]:
+        return {(policy / "scaling_governor").read_text().strip() for policy in policies}
+
+    refused = host.play("tuning", host_tuning_governor="powersave")
+    assert "host_tuning_governor is powersave, and the processors offer performance, schedutil" in refused.words
+    assert governors() == {"schedutil"}
+    host.play("tuning", "--check", host_tuning_governor="performance").require()
+    assert governors() == {"schedutil"}
+    host.play("tuning", host_tuning_governor="performance").require()
+    assert governors() == {"performance"}
+    assert host.play("tuning", host_tuning_governor="performance").require().count("changed") == 0
+
+    (policies[1] / "scaling_governor").write_text("schedutil\n")
+    run = host.play("tuning", host_tuning_governor="performance")
+    assert "The governor is performance, schedutil and not performance. Another service sets it" in run.words
+    before = host.host.power
+    host.host.run("systemctl reboot", check=False)
+    wait_for("the host", lambda: host.host.power not in ("", before))
+    host.host.wait()
+    wait_for("the governor", lambda: governors() == {"performance"})
