@@ -12,6 +12,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 from images.lab.arch import Arch, wanted
 from images.lab.errors import LabError
@@ -22,6 +24,29 @@ MEMORY_MIB = {"gpu01": 2048, "dpu01": 1024}
 # /dev/kvm may open and yet not run a stock kernel, as inside another virtual machine, so KVM must be asked for.
 ACCEL = os.environ.get("LAB_ACCEL", "tcg")
 REPORT_LINES = 60
+
+
+@dataclass(frozen=True)
+class Boot:
+    """What a machine boots. Its disk lies over ``base``, a raw image, and takes its changes.
+
+    ``installs``: they go into ``base`` itself, and a reboot ends QEMU, for another ``Boot`` to follow.
+    """
+
+    base: Path
+    kernel: Path
+    initrd: Path
+    kernel_line: str
+    installs: bool = False
+
+
+def kernel_line(arch: Arch) -> str:
+    """What the kernel of the lab's image is told by every machine that runs it."""
+    return (
+        f"root=/dev/vda rw console={arch.console} quiet loglevel=4 mitigations=off "
+        # An emulated processor beside much other work takes longer than 90 s to show its devices.
+        "audit=0 apparmor=0 random.trust_cpu=on net.ifnames=1 systemd.default_device_timeout_sec=300"
+    )
 
 
 class Machine:
@@ -42,10 +67,10 @@ class Machine:
                 return int(file.read())
         return None
 
-    def start(self) -> None:
-        """Boot from a fresh disk, without the old one's snapshots. Returns as soon as QEMU runs; see ``wait``.
+    def start(self, boot: Boot | None = None) -> None:
+        """Boot the lab's image or ``boot`` from a fresh disk, without the old one's snapshots.
 
-        LabError where it runs already, with another architecture than it is to have.
+        Returns as soon as QEMU runs; see ``wait``. LabError where it runs already, with another architecture than it is to have.
         """
         arch = wanted(self.name)
         if self.pid:
@@ -55,18 +80,19 @@ class Machine:
                 raise LabError(f"{self.name} runs already, as {runs} and not {arch.uname}; make lab-down turns it off")
             return
         RUN.mkdir(parents=True, exist_ok=True)
-        for leftover in ("ring", "qmp", "pid"):
+        for leftover in ("ring", "qmp", "pid", "card", "rshim"):
             (RUN / f"{self.name}.{leftover}").unlink(missing_ok=True)
         # For the inventory, whose LAB_DPU_ARCH may be another one by then.
         (RUN / f"{self.name}.arch").write_text(arch.uname)
-        base = STATE / f"image-{arch.name}/rootfs.ext4"
-        disk = RUN / f"{self.name}.qcow2"
-        subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base, disk], check=True)
+        base = boot.base if boot else STATE / f"image-{arch.name}/rootfs.ext4"
+        if not (boot and boot.installs):
+            disk = RUN / f"{self.name}.qcow2"
+            subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base, disk], check=True)
         log = RUN / f"{self.name}.log"
         with log.open("wb") as output:
             # In the run directory, so that the sockets' paths are short.
             qemu = subprocess.Popen(
-                self.argv(arch),
+                self.argv(arch, boot),
                 cwd=RUN,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -79,15 +105,13 @@ class Machine:
                 raise LabError(f"QEMU for {self.name} did not start: {log.read_text().strip() or 'no word in 30 s'}")
             time.sleep(0.05)
 
-    def argv(self, arch: Arch) -> list[str]:
+    def argv(self, arch: Arch, boot: Boot | None = None) -> list[str]:
         """The command line of its QEMU, which runs in the run directory."""
         image = STATE / f"image-{arch.name}"
         accel = "tcg" if arch.foreign else ACCEL
-        kernel_line = (
-            f"root=/dev/vda rw console={arch.console} quiet loglevel=4 systemd.hostname={self.name} mitigations=off "
-            # An emulated processor beside much other work takes longer than 90 s to show its devices.
-            "audit=0 apparmor=0 random.trust_cpu=on net.ifnames=1 systemd.default_device_timeout_sec=300"
-        )
+        line = boot.kernel_line if boot else f"{kernel_line(arch)} systemd.hostname={self.name}"
+        installs = boot is not None and boot.installs
+        disk = f"file={boot.base},format=raw" if boot and installs else f"file={self.name}.qcow2,format=qcow2"
         mgmt = f"user,id=mgmt,restrict=on,hostfwd=tcp:127.0.0.1:{SSH_PORTS[self.name]}-:22"
         near, far = f"local.path={self.name}.ring", f"remote.path={self.peer}.ring"
         ring = f"dgram,id=cable,local.type=unix,{near},remote.type=unix,{far}"
@@ -102,20 +126,26 @@ class Machine:
             "pidfile": f"{self.name}.pid",
             "serial": f"file:{self.name}.console",
             "qmp": f"unix:{self.name}.qmp,server=on,wait=off",
-            "kernel": str(image / "vmlinuz"),
-            "initrd": str(image / "initrd.img"),
-            "append": kernel_line,
-            "drive": f"file={self.name}.qcow2,if=virtio,format=qcow2,cache=unsafe,discard=unmap",
+            "kernel": str(boot.kernel if boot else image / "vmlinuz"),
+            "initrd": str(boot.initrd if boot else image / "initrd.img"),
+            "append": line,
+            "drive": f"{disk},if=virtio,cache=unsafe,discard=unmap",
         }
         devices = [
             "virtio-rng-pci",
             f"virtio-net-pci,netdev=mgmt,mac=52:54:00:00:00:0{self.number},romfile=",
             f"virtio-net-pci,id=ring,netdev=cable,mac=52:54:00:aa:00:0{self.number},romfile=,host_mtu=9000",
         ]
-        argv = [arch.emulator, "-nodefaults", "-no-user-config"]
+        argv = [arch.emulator, "-nodefaults", "-no-user-config", *(["-no-reboot"] if installs else [])]
         argv += [word for name, value in options.items() for word in (f"-{name}", value)]
         argv += [word for value in (mgmt, ring) for word in ("-netdev", value)]
         argv += [word for value in devices for word in ("-device", value)]
+        # What a card is flashed through: the host's way into it, and the log that its software writes.
+        if self.name == "gpu01":
+            argv += ["-chardev", "socket,id=card,path=gpu01.card,server=on,wait=off", "-device", "virtio-serial-pci"]
+            argv += ["-device", "virtserialport,chardev=card,name=card"]
+        elif boot:
+            argv += ["-serial", f"file:{self.name}.rshim"]
         return argv
 
     def wait(self, timeout_s: float = 300) -> None:

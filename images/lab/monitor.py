@@ -9,18 +9,27 @@ from typing import Any, Self
 from images.lab.errors import LabError
 
 
+def connect(directory: Path, name: str, timeout_s: float) -> socket.socket:
+    """Connect to the UNIX socket ``directory/name``. OSError where nothing listens."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(timeout_s)
+    handle = os.open(directory, os.O_PATH)
+    try:  # by way of /proc: a socket's path has 108 bytes, which that of a deep checkout exceeds
+        connection.connect(f"/proc/self/fd/{handle}/{name}")
+    except OSError:
+        connection.close()
+        raise
+    finally:
+        os.close(handle)
+    return connection
+
+
 class Monitor:
     """A connection to the UNIX socket ``directory/name``; one JSON object a line each way."""
 
     def __init__(self, directory: Path, name: str, timeout_s: float = 120) -> None:
         self._name = name
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(timeout_s)
-        handle = os.open(directory, os.O_PATH)
-        try:  # by way of /proc: a socket's path has 108 bytes, which that of a deep checkout exceeds
-            self._socket.connect(f"/proc/self/fd/{handle}/{name}")
-        finally:
-            os.close(handle)
+        self._socket = connect(directory, name, timeout_s)
         self._lines = self._socket.makefile("r")
         self._lines.readline()  # the greeting
         self("qmp_capabilities")

@@ -59,20 +59,21 @@ def stream(*parts: Part) -> bytes:
     return out
 
 
-def cpio(files: dict[str, bytes]) -> bytes:
-    """A cpio archive of regular files."""
-    out = b""
-    for inode, (name, data) in enumerate([*files.items(), ("TRAILER!!!", b"")], start=1):
-        path = name.encode() + b"\0"
-        fields = [inode, 0o100644, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(path), 0]
+def cpio(files: dict[str, bytes | None], mode: int = 0o644) -> bytes:
+    """A cpio archive of regular files of one mode; None is a folder."""
+    out = bytearray()
+    for inode, (name, content) in enumerate([*files.items(), ("TRAILER!!!", b"")], start=1):
+        path, data = name.encode() + b"\0", content or b""
+        kind = 0o040755 if content is None else 0o100000 | mode
+        fields = [inode, kind, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(path), 0]
         out += b"070701" + b"".join(b"%08x" % f for f in fields) + path
         out += bytes(-len(out) % 4)
         out += data
         out += bytes(-len(out) % 4)
-    return out
+    return bytes(out)
 
 
-def initramfs(files: dict[str, bytes] | None = None) -> bytes:
+def initramfs(files: dict[str, bytes | None] | None = None) -> bytes:
     """What the vendor's installer boots into; without ``files`` it carries an operating system."""
     if files is None:
         files = {

@@ -62,6 +62,7 @@ def test_a_card_gets_all_that_it_needs(host_key: str, tmp_path: Path) -> None:
         "nameservers": {"addresses": ["10.0.0.2", "fd00::2"]},
     }
     assert networks["enp3s0f1s0"]["addresses"] == ["10.9.1.2/30"]
+    assert networks["enp3s0f1s0"]["ignore-carrier"] is True  # else a cut cable takes the GID away
     assert networks["enp3s0f1s0"]["mtu"] == 9000
 
     assert "NTP=ntp1.example 10.0.0.3" in card.read("etc/systemd/timesyncd.conf.d/blink.conf")

@@ -19,18 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.vendor.machine import Machine
+from tests.vendor.misc import misc
 from tests.vendor.stream import StreamError, split, unpack_system
 
 PERIOD_S = 0.05
-# The vendor's installer, as far as bf.cfg has to do with it: what it offers, which hooks it calls, and in which order.
-INSTALLER = """
-log() { echo "$*" | tee -a "$LOG" >>"$RSHIM"; }
-fail() { log "$*"; log "ERR[MISC]: Installation failed"; exit 1; }
-. "$CONFIG"
-for hook in bfb_pre_install bfb_modify_os bfb_custom_action1 bfb_post_install; do
-  if declare -F $hook >/dev/null; then $hook; fi
-done
-"""
+INSTALLER = Path(__file__).with_name("installer.sh")
 
 
 class Rack:
@@ -78,15 +71,8 @@ class Rack:
     def say(self, *lines: str) -> None:
         """Write rshim's misc file: its settings, then the log."""
         self.lines += lines
-        settings = {
-            "DISPLAY_LEVEL": "2 (0:basic, 1:advanced, 2:log)",
-            "BOOT_MODE": "1 (0:rshim, 1:emmc, 2:emmc-boot-swap)",
-            "DROP_MODE": f"{int(bool(self.fault('drop_mode')))} (0:normal, 1:drop)",
-            "DEV_NAME": f"pcie-{self.fault('other_bdf') or self.state()['card']['bdf']}",
-            "DEV_INFO": "BlueField-3(Rev 1)",
-        }
-        text = "".join(f"{key:<16}{value}\n" for key, value in settings.items())
-        (self.rshim / "misc.new").write_text(text + "".join(f" {line}\n" for line in self.lines))
+        bdf = self.fault("other_bdf") or self.state()["card"]["bdf"]
+        (self.rshim / "misc.new").write_text(misc(bdf, self.lines, drop_mode=bool(self.fault("drop_mode"))))
         (self.rshim / "misc.new").replace(self.rshim / "misc")
 
     def install_functions(self) -> None:
@@ -182,7 +168,7 @@ class Rack:
         options = f"lowerdir={below}:/,upperdir={self.image},workdir={work}"
         subprocess.run(["mount", "-t", "overlay", "-o", options, "overlay", root], check=True)
         try:
-            done = subprocess.run(["bash", "-c", INSTALLER], env=environment, check=False)
+            done = subprocess.run(["bash", INSTALLER], env=environment, check=False)
         finally:
             subprocess.run(["umount", root], check=True)
             file.unlink()

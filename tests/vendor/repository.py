@@ -44,6 +44,15 @@ PERSISTENCED = unit(
     "ExecStartPost=/bin/touch /run/nvidia-persistenced.up\nExecStopPost=/bin/rm -f /run/nvidia-persistenced.up\n",
 )
 
+LIBRARY: dict[str, str | Path] = {"/usr/lib/vendor/vendor.py": TOOLS / "vendor.py"}
+RSHIM: dict[str, str | Path] = {
+    "/usr/sbin/rshim": TOOLS / "rshim",
+    "/usr/sbin/bfb-install": TOOLS / "bfb-install",
+    "/lib/systemd/system/rshim.service": unit("rshim, simulated", "/usr/sbin/rshim"),
+    "/etc/rshim.conf": "",
+}
+MFT: dict[str, str | Path] = {f"/usr/bin/{tool}": TOOLS / tool for tool in ("mlxconfig", "flint", "mst", "ofed_info")}
+
 
 class Repository:
     """Packages below ``folder``, signed by a key made for it; ``key`` is the public half."""
@@ -123,9 +132,8 @@ class Repository:
 def vendor_repository(folder: Path, *, driver: list[str], doca: list[str]) -> Repository:
     """The packages that roles install; versions of driver and of DOCA-Host in ascending order."""
     repository = Repository(folder)
-    library: dict[str, str | Path] = {"/usr/lib/vendor/vendor.py": TOOLS / "vendor.py"}
     headers = f"linux-headers-{os.uname().release}"
-    repository.add("vendor-simulation", "1.0", files=library)
+    repository.add("vendor-simulation", "1.0", files=LIBRARY)
     repository.add(headers, "1.0", files={f"/usr/src/{headers}/Makefile": ""})
     for version in driver:
         only = f"(= {version})"
@@ -140,15 +148,9 @@ def vendor_repository(folder: Path, *, driver: list[str], doca: list[str]) -> Re
         repository.add("nvidia-persistenced", version, files=dict(service))
         repository.add("nvidia-open", version, depends=f"nvidia-driver-cuda {only}, nvidia-persistenced {only}")
     for version in doca:
-        tools = {f"/usr/bin/{tool}": TOOLS / tool for tool in ("mlxconfig", "flint", "mst", "ofed_info")}
-        repository.add("mft", version, depends="vendor-simulation", files=dict(tools))
+        repository.add("mft", version, depends="vendor-simulation", files=MFT)
         repository.add("mlnx-ofed-kernel-dkms", version, depends="vendor-simulation", postinst=BUILD_OFED)
         repository.add("doca-ofed", version, depends=f"mft (= {version}), mlnx-ofed-kernel-dkms (= {version})")
-        repository.add(
-            "rshim", version, depends="vendor-simulation",
-            files={"/usr/sbin/rshim": TOOLS / "rshim", "/usr/sbin/bfb-install": TOOLS / "bfb-install",
-                   "/lib/systemd/system/rshim.service": unit("rshim, simulated", "/usr/sbin/rshim"),
-                   "/etc/rshim.conf": ""},
-        )  # fmt: skip
+        repository.add("rshim", version, depends="vendor-simulation", files=RSHIM)
     repository.publish()
     return repository

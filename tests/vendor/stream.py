@@ -10,7 +10,7 @@ import zlib
 from pathlib import Path
 
 MAGIC = 0x13026642
-INITRAMFS = 63
+BOOT_ARGS, KERNEL, INITRAMFS = 59, 62, 63
 
 
 class StreamError(Exception):
