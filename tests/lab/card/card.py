@@ -38,7 +38,10 @@ class Card:
         self.flashes = 0
         self.firmware = OLD_FIRMWARE
         self.lines: list[str] = []
-        self._link = connect(RUN, "gpu01.card", 30)
+        try:
+            self._link = connect(RUN, "gpu01.card", 30)
+        except OSError as error:
+            raise LabError(f"there is no gpu01 to put a card into ({error}): python -m images.lab up") from None
         self._heard, self._pushed, self._shown = b"", bytearray(), b""
         self._installing = False
         log = RUN / "dpu01.rshim"  # what is in it already was said to another
@@ -143,10 +146,11 @@ class Card:
 
     def run(self, stop: threading.Event) -> None:
         """Be the card until ``stop`` is set, or gpu01's QEMU ends."""
-        while not stop.is_set():
-            self.hear()
-            self.follow()
-            self.show()
+        with self._link:
+            while not stop.is_set():
+                self.hear()
+                self.follow()
+                self.show()
 
 
 @contextmanager
