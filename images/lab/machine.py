@@ -70,7 +70,8 @@ class Machine:
     def start(self, boot: Boot | None = None) -> None:
         """Boot the lab's image or ``boot`` from a fresh disk, without the old one's snapshots.
 
-        Returns as soon as QEMU runs; see ``wait``. LabError where it runs already, with another architecture than it is to have.
+        Returns as soon as QEMU runs; see ``wait``. LabError where it runs already, with another architecture than
+        it is to have.
         """
         arch = wanted(self.name)
         if self.pid:

@@ -10,8 +10,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from images.lab.arch import ARCHES, wanted
 from images.lab.errors import LabError
-from images.lab.machine import KERNEL_LINE
+from images.lab.machine import kernel_line
 from images.lab.places import STATE
 from tests.bfb.writer import BOOT_ARGS, CAPSULE, INFO, INITRAMFS, KERNEL, VERSIONS, Part, cpio, stream
 
@@ -53,6 +54,8 @@ tar -c . | usr/lib64/ld-linux-x86-64.so.2 --library-path usr/lib/x86_64-linux-gn
 
 def write_bfb(path: Path) -> Path:
     """Write it to ``path``, some 120 MB within half a minute. LabError where the lab's image is missing."""
+    if wanted("dpu01").name != "amd64":
+        raise LabError("only an x86_64 dpu01 can be flashed: unset LAB_DPU_ARCH")
     disk = STATE / "image-amd64/rootfs.ext4"
     if not disk.exists():
         raise LabError(f"{disk} is missing: python -m images.lab build")
@@ -61,7 +64,7 @@ def write_bfb(path: Path) -> Path:
         root.mkdir()
         subprocess.run(
             [*([] if os.geteuid() == 0 else ["fakeroot", "--"]), "bash", "-euc", UNPACK, "-",
-             root, disk, RELEASE, KERNEL_LINE, READY, archive],
+             root, disk, RELEASE, kernel_line(ARCHES["amd64"]), READY, archive],
             check=True, env=os.environ | {"PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"},
         )  # fmt: skip
         files = _programs(root) | _modules(root)
