@@ -9,6 +9,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+SIGNS = x509.KeyUsage(
+    digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
+    key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
+)  # fmt: skip
+
 
 class Authority:
     """Signs certificates; ``pem`` is its own."""
@@ -30,7 +35,13 @@ class Authority:
         builder = x509.CertificateBuilder(self._name, subject, key, x509.random_serial_number())
         builder = builder.not_valid_before(end - timedelta(days=60)).not_valid_after(end)
         builder = builder.add_extension(x509.BasicConstraints(ca=host is None, path_length=None), critical=True)
-        if host:
+        # Python 3.13 verifies strictly (RFC 5280, section 4.2.1), and asks for the rest.
+        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(signer, critical=False)
+        if host is None:
+            builder = builder.add_extension(SIGNS, critical=True)
+        else:
             names = [x509.DNSName(host), x509.IPAddress(ip_address("127.0.0.1"))]
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         signed = builder.sign(self._key, hashes.SHA256())

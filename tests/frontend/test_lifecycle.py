@@ -19,6 +19,7 @@ import pytest
 from blink.model.prepared import PreparedModel
 from blink.ring.lease import PartitionLease
 from tests.appliance import Appliance, appliance, wait_for
+from tests.authority import Authority
 from tests.frontend.conftest import ENGINE
 from tests.frontend.sse_client import events
 from tests.tiny_model import prepare_tiny
@@ -276,15 +277,13 @@ def test_api_keys(made: Appliance, tmp_path: Path) -> None:
 
 def test_tls_and_keys_off_loopback(made: Appliance, tmp_path: Path) -> None:
     cert, key, keys = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "keys"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, "-days", "2",
-         "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
-        check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
+    authority = Authority("Fleet, simulated")
+    for file, text in zip((cert, key), authority.issue("localhost"), strict=True):
+        file.write_text(text)
     keys.write_text("the-key\n")
     edit(made, "frontend", host="0.0.0.0", api_keys_file=str(keys), tls_cert=str(cert), tls_key=str(key))
     made.start("frontend")
-    trust = ssl.create_default_context(cafile=str(cert))
+    trust = ssl.create_default_context(cadata=authority.pem)
     with httpx.Client(base_url=f"https://127.0.0.1:{made.port}", verify=trust, trust_env=False) as client:
 
         def version() -> bool:

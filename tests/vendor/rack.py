@@ -125,7 +125,7 @@ class Rack:
         try:
             images, config = split(pushed)
             if self.fault("critical_error"):
-                raise StreamError("CRITICAL ERROR: DDR POST failed")
+                raise StreamError("DDR POST failed")
             shutil.rmtree(self.disk / "dpu", ignore_errors=True)
             shutil.rmtree(self.image, ignore_errors=True)
             self.image.mkdir()
