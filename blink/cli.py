@@ -9,11 +9,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from blink.bench.commands import add_bench
-from blink.bfb.command import add_commands as add_bfb_commands
-from blink.bundle.command import add_commands as add_bundle_commands
 from blink.errors import BlinkError
 
 EXAMPLES = """\
@@ -140,6 +139,18 @@ def _config_check(args: argparse.Namespace) -> int:
     return 0
 
 
+class _Command(argparse.ArgumentParser):
+    """One command. ``module`` names the module whose ``add_commands`` defines its arguments; use imports it."""
+
+    module = ""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self.module:
+            import_module(self.module).add_commands(self)
+            self.module = ""
+        return super().parse_known_args(args, namespace)
+
+
 def _with_config(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     parser.add_argument(
         "--config", type=Path, required=required, metavar="FILE", help="the appliance's TOML file, written by site.yml"
@@ -157,14 +168,14 @@ def _with_json(parser: argparse.ArgumentParser) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line, whole."""
+    """The command line; what bench, bfb and bundle take is added once they are used."""
     top = argparse.ArgumentParser(
         prog="blink",
         description="Serve a language model with no host CPU in the steady state.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Command)
 
     backend = commands.add_parser(
         "backend",
@@ -227,13 +238,14 @@ def parser() -> argparse.ArgumentParser:
     smoke.add_argument("--list", action="store_true", help="name the checks and exit")
     smoke.set_defaults(run=_smoke)
 
-    add_bench(commands)
+    bench = commands.add_parser("bench", help="measure an appliance, or parts of one")
+    bench.module = "blink.bench.commands"
 
     bfb = commands.add_parser("bfb", help="look into a BlueField image, and say whether it can be flashed")
-    add_bfb_commands(bfb)
+    bfb.module = "blink.bfb.command"
 
     bundle = commands.add_parser("bundle", help="check and unpack a set for places without a network")
-    add_bundle_commands(bundle)
+    bundle.module = "blink.bundle.command"
 
     support = commands.add_parser(
         "support-bundle",

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from blink.errors import BlinkError
 
@@ -76,10 +75,9 @@ def _with_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result as JSON; - is stdout")
 
 
-def add_bench(commands: Any) -> None:
-    """Add ``bench`` to the subparsers ``commands``."""
-    bench = commands.add_parser("bench", help="measure an appliance, or parts of one")
-    bench_commands = bench.add_subparsers(dest="bench_command", required=True, metavar="WHAT")
+def add_commands(parser: argparse.ArgumentParser) -> None:
+    """Add what ``blink bench`` measures to ``parser``."""
+    bench_commands = parser.add_subparsers(dest="bench_command", required=True, metavar="WHAT")
     local = bench_commands.add_parser(
         "local",
         help="tokens per second and latencies, one stream beside eight",
