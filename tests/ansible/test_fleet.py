@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 from tests.ansible.bundles import Bundles
 from tests.ansible.gateway import HAPROXY, Clients, Gateway
 from tests.ansible.local_fleet import LocalFleet
+from tests.ansible.playbook import processes
 from tests.appliance import wait_for
 
 pytestmark = [
@@ -204,6 +206,20 @@ def test_drain_and_undrain_by_playbook(stage: Stage) -> None:
     stage.fleet.run("playbooks/undrain.yml", "--limit", "ap1").require()
     assert stage.gateway.state("ap1") == "UP"
     assert stage.fleet.audit("ap1-dpu")[-1]["verb"] == "undrain"
+
+
+def test_a_card_that_was_flashed_stays_drained_with_its_appliance(stage: Stage) -> None:
+    fleet, half = stage.fleet, stage.fleet.root / "ap1-dpu"
+    fleet.run("playbooks/drain.yml", "--limit", "ap1", drain_stop=True).require()
+    control = [half / "blink/bin/supervisorctl", "-c", half / "supervisor/supervisord.conf"]
+    subprocess.run([*control, "shutdown"], check=True, timeout=60)
+    wait_for("the end of all that ran on the card", lambda: not processes(half / "blink.toml"))
+    shutil.rmtree(half)
+    fleet.run("site.yml", "--limit", "ap1").require()
+    assert (fleet.status("ap1", "/health"), fleet.status("ap1", "/ready")) == (200, 503)
+    fleet.run("playbooks/undrain.yml", "--limit", "ap1").require()
+    assert fleet.status("ap1", "/ready") == 200
+    assert not (fleet.root / "ap1-gpu/run/dpu-drained").exists()
 
 
 def test_a_decommissioned_appliance_leaves_its_record_and_nothing_else(stage: Stage) -> None:
