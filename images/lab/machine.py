@@ -70,8 +70,8 @@ class Machine:
     def start(self, boot: Boot | None = None) -> None:
         """Boot the lab's image or ``boot`` from a fresh disk, without the old one's snapshots.
 
-        Returns as soon as QEMU runs; see ``wait``. LabError where it runs already, with another architecture than
-        it is to have.
+        Returns once QEMU has read what it boots; see ``wait``. LabError where it does not start, or runs already with
+        another architecture than it is to have.
         """
         arch = wanted(self.name)
         if self.pid:
@@ -100,10 +100,17 @@ class Machine:
                 stderr=output,
                 start_new_session=True,
             )
-        deadline = time.monotonic() + 30
-        while not (RUN / f"{self.name}.qmp").exists():
-            if qemu.poll() is not None or time.monotonic() > deadline:
-                raise LabError(f"QEMU for {self.name} did not start: {log.read_text().strip() or 'no word in 30 s'}")
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                # Not before it has read kernel and initramfs, which its caller may remove.
+                with Monitor(RUN, f"{self.name}.qmp", 30) as monitor:
+                    monitor("query-status")
+                return
+            except (OSError, LabError):
+                if qemu.poll() is not None or time.monotonic() > deadline:
+                    said = log.read_text().strip() or "no word in 60 s"
+                    raise LabError(f"QEMU for {self.name} did not start: {said}") from None
             time.sleep(0.05)
 
     def argv(self, arch: Arch, boot: Boot | None = None) -> list[str]:

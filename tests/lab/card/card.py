@@ -128,7 +128,10 @@ class Card:
 
     def _start(self, boot: Boot) -> None:
         self._log_at = 0
-        self.dpu.start(boot)
+        try:
+            self.dpu.start(boot)
+        except LabError as error:
+            self.lines.append(f"CRITICAL ERROR: {error}")  # the flash then says so
 
     def follow(self) -> None:
         """Pass on what dpu01 says, and go on after the installer has rebooted it."""
@@ -143,6 +146,8 @@ class Card:
         if any("Installation finished" in line for line in self.lines):
             self.firmware = FIRMWARE
             self.boot_disk()
+        elif not any("Rebooting" in line for line in self.lines):
+            self.lines.append(f"CRITICAL ERROR: its QEMU ended, see {RUN}/dpu01.log")
 
     def run(self, stop: threading.Event) -> None:
         """Be the card until ``stop`` is set, or gpu01's QEMU ends."""
