@@ -10,10 +10,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
@@ -24,6 +24,7 @@ from blink.status import observer, status
 START_S = 30.0
 ENGINE = {"lanes": 4, "queue": 8, "page_tokens": 8, "pages": 256, "max_context": 1024, "batch_tokens": 64, "threads": 1}
 RING = {"slots": 64, "input_mib": 1, "output_mib": 1}
+T = TypeVar("T")
 
 
 def free_port() -> int:
@@ -33,12 +34,12 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def wait_for(what: str, condition: Any, timeout_s: float = START_S) -> Any:
-    """The first true value of ``condition()``; fails naming ``what`` after ``timeout_s``."""
+def wait_for(what: str, condition: Callable[[], T], timeout_s: float = START_S, *, every_s: float = 0.01) -> T:
+    """The first true value of ``condition()``, asked ``every_s``; fails naming ``what`` after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
-        time.sleep(0.01)
+        assert time.monotonic() < deadline, f"waited {timeout_s:g} s for {what}"
+        time.sleep(every_s)
     return value
 
 

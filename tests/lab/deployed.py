@@ -6,7 +6,6 @@ import json
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ import httpx
 from images.lab.errors import LabError
 from images.lab.machine import Machine
 from images.lab.places import SSH_CONFIG
+from tests import appliance
 from tests.appliance import free_port
 
 CONFIG = "/var/lib/blink/blink.toml"
@@ -26,12 +26,8 @@ T = TypeVar("T")
 
 
 def wait_for(what: str, condition: Callable[[], T], timeout_s: float = STEP_S) -> T:
-    """The first true value of ``condition()``; fails naming ``what`` after ``timeout_s``."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {timeout_s:.0f} s for {what}"
-        time.sleep(0.2)
-    return value
+    """The same as here on this machine, with the lab's patience."""
+    return appliance.wait_for(what, condition, timeout_s, every_s=0.2)
 
 
 @dataclass
