@@ -25,18 +25,16 @@ import yaml
 
 from tests.ansible.playbook import ROOT, Run, ansible
 from tests.bfb.writer import Part, bundle_parts, cpio, stream
+from tests.vendor.identity import BDF, FIRMWARE, OLD_FIRMWARE, SERIALS
 from tests.vendor.machine import SSH, Machine, missing
 from tests.vendor.repository import SUITE, Repository, vendor_repository
 
 DRIVERS = ["570.1.0-1", "580.95.05-1"]
 DOCA = ["3.1.0-1", "3.2.1-1"]
 PLAY_S = 600  # two machines boot in it, and a loaded one is slow
-CARDS = "MT2512X0000"
-SERIAL, BDF = f"{CARDS}1", "0000:0d:00.2"
 RELEASE = "DOCA_3.2.1_BSP_4.13.1_Ubuntu_24.04-simulated"
-OLD_FIRMWARE, FIRMWARE = "32.43.1014", "32.47.1026"
 GPU_UUID = "GPU-5f2c0000-0000-4000-8000-00000000000"
-GPU = {"name": "NVIDIA H200", "bus": "00000000:18:00.0", "ecc": "Enabled", "mig": "Disabled"}
+GPU = {"name": "NVIDIA H200", "bus": "00000000:18:00.0", "memory_mib": 143771, "ecc": "Enabled", "mig": "Disabled"}
 
 
 def write_bfb(path: Path, release: str = RELEASE) -> Path:
@@ -64,7 +62,7 @@ def state(number: int = 1) -> dict[str, Any]:
         "driver": {"installed": None, "loaded": None, "boot": None},
         "ofed": None,
         "card": {
-            "serial": f"{CARDS}{number}", "bdf": BDF, "firmware": OLD_FIRMWARE, "firmware_in_bfb": FIRMWARE,
+            "serial": f"{SERIALS}{number}", "bdf": BDF, "firmware": OLD_FIRMWARE, "firmware_in_bfb": FIRMWARE,
             "config": {key: {"default": value, "current": value, "next": value} for key, value in keys.items()},
         },
         "faults": {},
@@ -124,12 +122,16 @@ class Appliance:
                 "ring": {"address": "10.9.1.2/30"},
             },
             "reboot_timeout_s": 60,
+            # A room that is off says so at once.
+            **{f"{role}_probe_s": 1 for role in ("bluefield_image", "idle", "reboot")},
+            "pair_connect_s": 1,
+            "apt_pinned_retries": 1,
         }
         self.pair: dict[str, Any] = {
             "blink_appliance": self.name,
             "blink_topology": "same_card",
             "blink_gpu_uuid": f"{GPU_UUID}{number}",
-            "blink_card": {"serial": f"{CARDS}{number}", "bdf": BDF, "rshim": "rshim0", "rshim_via": self.host.name},
+            "blink_card": {"serial": f"{SERIALS}{number}", "bdf": BDF, "rshim": "rshim0", "rshim_via": self.host.name},
             "blink_ring_net": {"host": f"10.9.{number}.1/30", "dpu": f"10.9.{number}.2/30"},
         }
         write_inventory(directory, [self])
@@ -216,13 +218,6 @@ def racked(repository: Repository, number: int = 1) -> Iterator[Appliance]:
     finally:
         appliance.end()
         shutil.rmtree(directory)
-
-
-@pytest.fixture
-def bare(repository: Repository) -> Iterator[Appliance]:
-    """A host with an operating system and nothing else, and a card without any."""
-    with racked(repository) as appliance:
-        yield appliance
 
 
 @pytest.fixture(scope="module")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 from tests.ansible.playbook import Run, ansible
 from tests.vendor.conftest import PLAY_S, Appliance, write_inventory
 from tests.vendor.machine import Machine
+from tests.vendor.repository import TOOLS
 
 # Where an inventory has what belongs to an appliance.
 PLACES = {
@@ -23,6 +25,16 @@ PLACES = {
     "blink_api_keys_file": "/var/lib/blink/api-keys",
     "release_method": "bundle",
 }
+# A room has less than a host, and its hardware is shown in its directory.
+HARDWARE = {
+    "preflight_hardware": True,
+    "preflight_root": "/vendor",
+    "preflight_memory_mib": 64,
+    "preflight_disk_mib": 64,
+    "preflight_shm_mib": 16,
+    "blink_engine": "native",
+    "blink_http_port": 8000,
+}
 
 
 class Fleet:
@@ -30,7 +42,7 @@ class Fleet:
 
     def __init__(self, folder: Path, *appliances: Appliance, **groups: Any) -> None:
         self.folder, self.appliances = folder, appliances
-        self.variables = appliances[0].variables | PLACES | {"pair_connect_s": 3}
+        self.variables = appliances[0].variables | PLACES
         settings = {"hostname": "{{ inventory_hostname }}", "ring": {"address": "{{ blink_ring_net.dpu }}"}}
         self.variables["bluefield_image_settings"] = self.variables["bluefield_image_settings"] | settings
         folder.mkdir(exist_ok=True)
@@ -49,6 +61,14 @@ class Fleet:
         return ansible(
             "ansible-playbook", file, "--inventory", inventory, "--extra-vars", extra, *arguments, timeout_s=PLAY_S
         )
+
+
+def set_clock(*machines: Machine, synchronised: bool = True) -> None:
+    """Have timedatectl say this of clocks, which rooms share with the machine that they run on."""
+    for machine in machines:
+        shutil.copy(TOOLS / "timedatectl", machine.directory)
+        (machine.directory / "clock").write_text("yes\n" if synchronised else "no\n")
+        machine.run("install -m 755 /vendor/timedatectl /usr/local/sbin/")
 
 
 def audit(machine: Machine) -> list[tuple[str, str]]:

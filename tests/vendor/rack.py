@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.vendor import pci
 from tests.vendor.machine import Machine
 from tests.vendor.misc import misc
 from tests.vendor.stream import StreamError, split, unpack_system
@@ -50,7 +51,7 @@ class Rack:
         self.pushed = b""
         self.lines: list[str] = []
         self.say()
-        self.install_functions()
+        self.install_devices()
         self.host_power = ""
 
     def state(self, change: Any = None) -> Any:
@@ -75,11 +76,17 @@ class Rack:
         (self.rshim / "misc.new").write_text(misc(bdf, self.lines, drop_mode=bool(self.fault("drop_mode"))))
         (self.rshim / "misc.new").replace(self.rshim / "misc")
 
-    def install_functions(self) -> None:
+    def install_devices(self) -> None:
+        """GPU and card below one switch, and a kernel that lets one reach the other."""
+        root = self.host.directory
         driver = self.pci / "drivers/mlx5_core"
         driver.mkdir(parents=True)
+        pci.add_device(root, pci.GPU, pci.ABOVE[pci.GPU], pci.NVIDIA)
         for n in (0, 1, 2):
-            (self.pci / f"devices/{self.function(n)}").mkdir(parents=True)
+            pci.add_device(root, self.function(n), pci.ABOVE[pci.NIC], pci.MELLANOX)
+            (pci.device(root, self.function(n)) / "vpd").write_bytes(pci.vpd(self.state()["card"]["serial"]))
+        (root / "boot").mkdir()
+        (root / f"boot/config-{os.uname().release}").write_text("CONFIG_PCI_P2PDMA=y\n")
         for n in (0, 1):
             self.bind(self.function(n))
         for order in ("bind", "unbind"):
@@ -90,7 +97,7 @@ class Rack:
 
     def bind(self, name: str) -> None:
         device = self.pci / "devices" / name
-        (device / "driver").symlink_to("../../drivers/mlx5_core")
+        (device / "driver").symlink_to(os.path.relpath(self.pci / "drivers/mlx5_core", device.resolve()))
         if not self.fault("no_netdev"):
             (device / "net/enp13s0").mkdir(parents=True)
             (device / "infiniband/mlx5_0").mkdir(parents=True)

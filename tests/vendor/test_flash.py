@@ -18,7 +18,8 @@ import pytest
 
 from tests.ansible.playbook import ROOT
 from tests.bfb.writer import bundle_parts, initramfs, stream
-from tests.vendor.conftest import BDF, FIRMWARE, RELEASE, SERIAL, Appliance, sha256, write_bfb
+from tests.vendor.conftest import RELEASE, Appliance, sha256, write_bfb
+from tests.vendor.identity import BDF, FIRMWARE, SERIAL
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 

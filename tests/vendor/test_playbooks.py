@@ -5,13 +5,18 @@ The tests share the fleet and go on where the one before stopped.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from tests.vendor.conftest import FIRMWARE, RELEASE, Appliance, racked
-from tests.vendor.fleet import Fleet, audit, locks
-from tests.vendor.repository import Repository
+from tests.ansible.playbook import Run
+from tests.vendor import pci
+from tests.vendor.conftest import RELEASE, Appliance, racked
+from tests.vendor.fleet import HARDWARE, Fleet, audit, locks, set_clock
+from tests.vendor.identity import FIRMWARE, SERIAL
+from tests.vendor.repository import TOOLS, Repository
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -79,6 +84,9 @@ def test_bare_pairs_get_drivers_and_mode_with_one_reboot_and_then_nothing_change
     for pair in fleet.appliances:
         assert pair.state()["driver"]["loaded"] == "580.95.05"
         assert pair.state()["card"]["config"][MODE]["current"] == "ENABLED(0)"
+        assert ["-d", pci.NIC, "-y", "set", f"{MODE}=0"] in pair.calls("mlxconfig")
+        shown = pair.host.run("nvidia-smi --query-gpu=persistence_mode --format=csv,noheader").stdout
+        assert shown.strip() == "Enabled"
         assert audit(pair.host)[-1] == ("provision", "done")
         assert locks(pair.host) == ""
 
@@ -138,6 +146,74 @@ def test_cards_get_their_image_and_a_reset_where_its_firmware_waits_and_then_not
     assert again.count("changed") == 0, again.output
     assert (canary.flashes(), other.flashes()) == (2, 1)
     assert boots(canary, other) == after
+
+
+@pytest.fixture(scope="module")
+def whole(fleet: Fleet) -> Appliance:
+    """The canary after its provisioning and its flash, with what only a real machine has."""
+    pair = fleet.appliances[0]
+    set_clock(pair.host, pair.dpu)
+    shutil.copy(TOOLS / "mokutil", pair.host.directory)
+    pair.host.run("install -m 755 /vendor/mokutil /usr/local/sbin/")
+    pci.secure_boot(pair.host.directory)
+    pci.set_bridge(pair.host.directory, pci.SOURCE_VALIDATION)
+    return pair
+
+
+def preflight(fleet: Fleet, **variables: Any) -> Run:
+    return fleet.run("preflight", "--limit", "ap001", **HARDWARE, **variables)
+
+
+def test_hardware_that_is_the_inventorys_passes(fleet: Fleet, whole: Appliance) -> None:
+    assert preflight(fleet).require().count("changed") == 0
+    asked = [call for call in whole.calls("mokutil") if call[0] == "--test-key"]
+    assert asked, "Secure Boot was looked at"
+
+
+def test_hardware_that_is_not_is_refused_with_every_reason_at_once(fleet: Fleet, whole: Appliance) -> None:
+    root, content = whole.host.directory, whole.state()
+    nic = pci.device(root, pci.NIC)
+    whole.write_state(content | {"gpu": content["gpu"] | {"ecc": "Disabled"}, "faults": {"key_unknown": True}})
+    (nic / "vpd").write_bytes(pci.vpd("MT9999X99999"))
+    pci.translate(nic, "DMA-FQ")
+    pci.set_bridge(root, pci.REDIRECTS)
+    set_clock(whole.host, synchronised=False)
+    run = preflight(fleet)
+    whole.write_state(content)
+    (nic / "vpd").write_bytes(pci.vpd(SERIAL))
+    pci.translate(nic, "identity")
+    pci.set_bridge(root, pci.SOURCE_VALIDATION)
+    set_clock(whole.host)
+    assert run.rc != 0
+    for cause in (
+        "the clock is not synchronised",
+        f"ECC of the GPU {whole.pair['blink_gpu_uuid']} is Disabled, not Enabled, and its engines were built for that",
+        f"the card at {pci.NIC} has the serial number MT9999X99999, not {SERIAL}",
+        "Secure Boot is on, and the key that signs modules built here is not enrolled",
+        f"the IOMMU translates the addresses of {pci.NIC} (domain DMA-FQ)",
+        f"the PCIe bridge 0000:0c:01.0 above {pci.NIC} redirects peer-to-peer traffic to the root (ACS)",
+    ):
+        assert f"gpu01: {cause}" in run.words
+
+
+def test_a_gpu_that_is_gone_or_another_is_refused(fleet: Fleet, whole: Appliance) -> None:
+    content, uuid = whole.state(), whole.pair["blink_gpu_uuid"]
+    whole.fault(gpu_gone=True)
+    gone = preflight(fleet)
+    whole.write_state(content | {"gpu": content["gpu"] | {"uuid": "GPU-other"}})
+    other = preflight(fleet)
+    whole.write_state(content)
+    assert "No GPU can be used (No devices were found)" in gone.words
+    assert f"gpu01: the GPU {uuid} is not here (GPU-other)" in other.words
+    assert (gone.rc, other.rc) == (2, 2)
+
+
+def test_a_full_disk_is_refused(fleet: Fleet, whole: Appliance) -> None:
+    whole.host.run("mkdir -p /var/lib/blink && mount -t tmpfs -o size=8m full /var/lib/blink")
+    run = preflight(fleet)
+    whole.host.run("umount /var/lib/blink")
+    assert run.rc != 0
+    assert "8 MiB are free for /var/lib/blink, 64 are needed. Free some" in run.words
 
 
 def test_a_decommissioned_appliance_leaves_no_unit_and_no_file(fleet: Fleet) -> None:

@@ -19,28 +19,6 @@ MLXCONFIG = ROOT / "roles/doca_host/files/mlxconfig.py"
 MODE = "INTERNAL_CPU_OFFLOAD_ENGINE"
 
 
-@pytest.mark.timeout(2000)
-def test_a_bare_host_gets_drivers_and_mode_with_one_reboot_and_then_nothing_changes(bare: Appliance) -> None:
-    before = bare.host.boot_id()
-    foretold = bare.play("provision", "--check", "--diff").require()
-    assert "doca-ofed=3.2.1-1, rshim would be installed" in foretold.words
-    assert bare.host.run("dpkg-query -W doca-ofed", check=False).returncode != 0
-
-    run = bare.play("provision").require()
-    assert f"firmware: {MODE}=0 of the card" in run.words
-    assert bare.host.boot_id() != before
-    assert bare.state()["driver"]["loaded"] == "580.95.05"
-    assert bare.state()["card"]["config"][MODE]["current"] == "ENABLED(0)"
-    assert ["-d", "0000:0d:00.0", "-y", "set", f"{MODE}=0"] in bare.calls("mlxconfig")
-    shown = bare.host.run("nvidia-smi --query-gpu=persistence_mode --format=csv,noheader").stdout
-    assert shown.strip() == "Enabled"
-
-    after = bare.host.boot_id()
-    again = bare.play("provision").require()
-    assert again.count("changed") == 0
-    assert bare.host.boot_id() == after
-
-
 @pytest.fixture(scope="module")
 def host(shared: Appliance) -> Appliance:
     """A host with driver and tools that no role has installed."""

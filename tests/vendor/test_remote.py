@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.appliance import wait_for
-from tests.vendor.conftest import FIRMWARE, OLD_FIRMWARE, RELEASE, Appliance, racked
-from tests.vendor.fleet import Fleet, audit, locks
+from tests.vendor import pci
+from tests.vendor.conftest import RELEASE, Appliance, racked
+from tests.vendor.fleet import HARDWARE, Fleet, audit, locks, set_clock
+from tests.vendor.identity import FIRMWARE, OLD_FIRMWARE, SERIAL
 from tests.vendor.machine import Machine
 from tests.vendor.repository import Repository
 
@@ -29,6 +31,7 @@ class Remote:
     def __init__(self, carrier: Appliance, server: Appliance, folder: Path) -> None:
         pair = copy.copy(carrier)
         pair.host, pair.pair = server.host, carrier.pair | {"blink_topology": "remote_dpu"}
+        pair.pair["blink_gpu_uuid"] = server.pair["blink_gpu_uuid"]
         carriers = {"hosts": {carrier.host.name: {"ansible_host": str(carrier.host.directory)}}}
         self.fleet = Fleet(folder, pair, dpu_carriers=carriers)
         self.carrier, self.gpu_host, self.dpu = carrier, server.host, carrier.dpu
@@ -80,9 +83,8 @@ def test_the_carrier_gets_the_cards_tools_and_its_restart_is_left_to_a_person(re
 
     remote.restart_carrier()
     assert remote.carrier.state()["card"]["config"][MODE]["current"] == "ENABLED(0)"
-    remote.fleet.run("provision").require()
-    assert audit(remote.gpu_host)[-1] == ("provision", "done")
     again = remote.fleet.run("provision").require()
+    assert audit(remote.gpu_host)[-1] == ("provision", "done")
     assert again.count("changed") == 0, again.output
 
 
@@ -121,3 +123,13 @@ def test_a_dpu_that_needs_a_reboot_goes_first_and_one_that_needs_none_is_spared(
     assert {name: last[name] != after[name] for name in last} == {"gpu01": False, "gpu02": True, "dpu01": True}
     assert booted(remote.dpu) < booted(remote.gpu_host)
     assert remote.fleet.play("reboot").require().count("changed") == 0
+
+
+def test_a_card_in_a_carrier_is_compared_with_the_inventory_too(remote: Remote) -> None:
+    set_clock(remote.carrier.host, remote.gpu_host, remote.dpu)
+    assert remote.fleet.run("preflight", **HARDWARE).require().count("changed") == 0
+    (pci.device(remote.carrier.host.directory, pci.NIC) / "vpd").write_bytes(pci.vpd("MT9999X99999"))
+    run = remote.fleet.run("preflight", **HARDWARE)
+    assert run.rc != 0
+    assert f"gpu01: the card at {pci.NIC} has the serial number MT9999X99999, not {SERIAL}" in run.words
+    assert "if it was replaced, correct blink_card.serial" in run.words
