@@ -7,10 +7,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from images.lab import arch, pair
 from images.lab.__main__ import main
+from images.lab.errors import LabError
 from images.lab.machine import Machine
+from tests.ansible.playbook import ROOT
+from tests.lab.card.card import inserted
+from tests.lab.card.image import RELEASE, write_bfb
+from tests.vendor.identity import BDF, FIRMWARE, SERIAL
 
 FLAG = "LAB_DPU_ARCH"
 BUILD = Path(pair.__file__).with_name("build")
@@ -77,3 +83,26 @@ def test_an_architecture_that_cannot_run_here_is_refused_in_a_line(tmp_path: Pat
     assert done.returncode == 1
     assert done.stderr.startswith("build: programs for s390 cannot run here; install arch-test")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_an_aarch64_dpu01_is_not_flashed(runs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if runs:  # and the flag was for the terminal in which it was started
+        monkeypatch.delenv(FLAG, raising=False)
+        monkeypatch.setattr(Machine, "pid", property(lambda _: 1))
+        monkeypatch.setattr("tests.lab.card.card.RUN", tmp_path)
+        (tmp_path / "dpu01.arch").write_text("aarch64")
+    else:
+        monkeypatch.setenv(FLAG, "arm64")
+    words = "dpu01 is aarch64, and only an x86_64 one can be flashed: unset LAB_DPU_ARCH"
+    with pytest.raises(LabError, match=words):
+        write_bfb(tmp_path / "card.bfb")
+    with pytest.raises(LabError, match=words), inserted():
+        pass
+
+
+def test_the_labs_card_is_the_one_that_its_inventory_has() -> None:
+    given = yaml.safe_load((ROOT / "tests/lab/card/hosts.yml").read_text())["all"]["children"]["ap001"]["vars"]
+    card = given["blink_card"]
+    found = (card["serial"], card["bdf"], given["bluefield_image_firmware"], given["bluefield_image_release"])
+    assert found == (SERIAL, BDF, FIRMWARE, RELEASE)

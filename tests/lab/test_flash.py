@@ -20,7 +20,7 @@ from images.lab.machine import Machine
 from images.lab.places import STATE
 from tests.ansible.playbook import Run, ansible
 from tests.bfb.writer import bundle_parts, initramfs, stream
-from tests.lab.card.card import Card, inserted
+from tests.lab.card.card import Card, inserted, refuse_foreign
 from tests.lab.card.host import equipped
 from tests.lab.card.image import RELEASE, write_bfb
 from tests.lab.deployed import wait_for
@@ -36,6 +36,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def card() -> Iterator[Card]:
     """A card without a system in a host without an appliance; it stays as it is left."""
+    refuse_foreign()
     pair.down()
     pair.build()
     write_bfb(FLASH)

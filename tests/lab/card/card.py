@@ -15,24 +15,33 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from images.lab.arch import wanted
 from images.lab.errors import LabError
 from images.lab.machine import Boot, Machine
 from images.lab.monitor import connect
 from images.lab.places import RUN
 from tests.bfb.writer import cpio
+from tests.vendor.identity import BDF, FIRMWARE, OLD_FIRMWARE
 from tests.vendor.misc import misc
 from tests.vendor.stream import BOOT_ARGS, INITRAMFS, KERNEL, StreamError, split
 
-BDF = "0000:0d:00.2"
-OLD_FIRMWARE, FIRMWARE = "32.43.1014", "32.47.1026"
 DISK_BYTES = 4 << 30
 PERIOD_S = 0.1
+
+
+def refuse_foreign() -> None:
+    """LabError where dpu01 is not the x86_64 machine that this card boots, or would not be started as one."""
+    dpu = Machine("dpu01")
+    kinds = {wanted("dpu01").uname} | ({(RUN / "dpu01.arch").read_text().strip()} if dpu.pid else set())
+    for kind in kinds - {"x86_64"}:
+        raise LabError(f"dpu01 is {kind}, and only an x86_64 one can be flashed: unset LAB_DPU_ARCH, and make lab-down")
 
 
 class Card:
     """``faults``: what goes wrong from now on, as in tests/vendor. ``flashes``: how often something was pushed."""
 
     def __init__(self) -> None:
+        refuse_foreign()
         self.dpu = Machine("dpu01")
         self.faults: dict[str, Any] = {}
         self.flashes = 0
