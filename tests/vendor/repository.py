@@ -101,6 +101,10 @@ class Repository:
         )
         self._packages.append(package)
 
+    def take(self, package: Path) -> None:
+        """Add a package that is built already."""
+        self._packages.append(Path(shutil.copy(package, self.folder)))
+
     def publish(self) -> None:
         """Write the index and sign it."""
         binary = self.folder / "dists" / SUITE / COMPONENT / "binary-amd64"

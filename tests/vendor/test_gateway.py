@@ -1,6 +1,7 @@
 """The gateway as its role leaves it on a machine of its own: HAProxy under systemd, TLS on both sides, real appliances.
 
-The machine has a network of its own, and a cable to this one, where the appliances and the clients are.
+HAProxy is Debian's package, which the role installs there, as apt here gets it from the archive. The machine has a
+network of its own, and a cable to this one, where the appliances and the clients are.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tests.appliance import appliance, free_port
 from tests.authority import Authority
 from tests.vendor.conftest import racked
 from tests.vendor.machine import SSH, Machine
-from tests.vendor.repository import Repository
+from tests.vendor.repository import COMPONENT, SUITE, Repository
 
 pytestmark = [
     pytest.mark.e2e,
@@ -42,11 +43,8 @@ class Gateway:
 
     def __init__(self, machine: Machine, folder: Path, authority: Authority) -> None:
         self.machine, self.folder, self.port = machine, folder, free_port()
-        version = subprocess.run(
-            ["dpkg-query", "--show", "--showformat=${Version}", "haproxy"], capture_output=True, text=True, check=True
-        ).stdout
         self.variables: dict[str, Any] = {
-            "gateway_version": version,
+            "gateway_version": version(),
             "gateway_certificate": "".join(authority.issue("gateway")),
             "gateway_authority": authority.pem,
             "gateway_maxconn": 2000,  # within what this machine lets its own have
@@ -101,6 +99,25 @@ class Gateway:
         ).stdout
 
 
+def version() -> str:
+    """Of HAProxy on this machine."""
+    command = ["dpkg-query", "--show", "--showformat=${Version}", "haproxy"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def remove_haproxy(machine: Machine, folder: Path) -> None:
+    """Take this machine's HAProxy out of ``machine``, and give apt there a source of the package."""
+    command = ["apt-get", "download", "--quiet", f"haproxy={version()}"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"apt cannot fetch haproxy: {done.stderr.strip()}")
+    repository = Repository(machine.directory / "debian")
+    repository.take(next(folder.glob("haproxy_*.deb")))
+    repository.publish()
+    source = f"deb [signed-by=/vendor/{repository.key.name}] file:/vendor/debian {SUITE} {COMPONENT}"
+    machine.run(f"dpkg --purge haproxy && echo '{source}' >/etc/apt/sources.list.d/debian.list")
+
+
 @pytest.fixture(scope="module")
 def authority() -> Authority:
     return Authority("Fleet, simulated")
@@ -123,6 +140,7 @@ def gateway(
             assert one.command("wait", "frontend").returncode == 0, one.log("frontend")
             served.append(one)
         machine = stack.enter_context(racked(repository)).host
+        remove_haproxy(machine, root)
         made = Gateway(machine, root / "inventory", authority)
         leader = subprocess.run(
             ["pgrep", "-o", "-P", machine.power], capture_output=True, text=True, check=True
@@ -138,19 +156,18 @@ def gateway(
 
 
 def test_check_mode_foretells_on_a_machine_that_has_nothing_yet(gateway: Gateway) -> None:
-    gateway.machine.run("mv /etc/haproxy /root/haproxy")
-    try:
-        run = gateway.play("--check", "--diff").require()
-        assert run.count("changed") > 0
-        assert gateway.variables["gateway_certificate"].splitlines()[1] not in run.output
-        assert gateway.machine.run("ls /etc/haproxy /usr/local/sbin/blink-gateway", check=False).stdout == ""
-    finally:
-        gateway.machine.run("mv /root/haproxy /etc/haproxy")
+    run = gateway.play("--check", "--diff").require()
+    assert f"haproxy={gateway.variables['gateway_version']} would be installed" in run.words
+    assert gateway.variables["gateway_certificate"].splitlines()[1] not in run.output
+    left = "/etc/haproxy /usr/sbin/haproxy /usr/local/sbin/blink-gateway /etc/apt/preferences.d/blink-gateway"
+    assert gateway.machine.run(f"ls {left}", check=False).stdout == ""
 
 
 def test_it_serves_the_appliances_over_tls_and_listens_on_nothing_else(gateway: Gateway) -> None:
     gateway.play().require()
     machine = gateway.machine
+    installed = machine.run("dpkg-query --show --showformat='${Status} ${Version}' haproxy").stdout
+    assert installed == f"install ok installed {gateway.variables['gateway_version']}"
     assert machine.run("systemctl is-enabled haproxy; systemctl is-active haproxy").stdout.split() == [
         "enabled",
         "active",
