@@ -31,13 +31,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 extern "C" __global__ void __launch_bounds__(THREADS)
     native_norm(const float *x, const float *weight, float eps, real *y, uint32_t width, uint32_t stride,
                 const uint32_t *count, const int32_t *ends) {
+    NormWeights ahead;
     pdl_launch();
+    ahead.fetch(weight, width);
     pdl_wait();
     const uint32_t row = blockIdx.x;
     if (row >= *count) return;
     __shared__ float parts[WARPS];
     const float *from = x + (uint64_t)(ends ? ends[row + 1] - 1 : row) * width;
-    norm_row(from, weight, eps, y + (uint64_t)row * stride, width, parts);
+    norm_row(from, weight, ahead, eps, y + (uint64_t)row * stride, width, parts);
 }
 
 /* Norm and rotate queries in place; norm and rotate keys, and take them and the values to the cache. A warp for each

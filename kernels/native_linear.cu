@@ -15,6 +15,7 @@ using namespace blink;
 
 namespace {
 
+constexpr uint32_t NORMED = 2; /* rows of x that are made here */
 constexpr uint32_t SPLITS = 8, THREADS = 32 * SPLITS, TILE = 16, CHUNK = 32, STEP = 2;
 
 enum Epilogue { STORE, RESIDUAL, SILU, LOGITS, ROTATE };
@@ -65,44 +66,58 @@ __device__ __forceinline__ uint32_t partner(const Layer &a) {
     return E == SILU ? a.outputs : E == ROTATE ? a.rotary.head_dim / 2 : 8;
 }
 
-/* Queries are rotated in place, keys rotated into the cache, and values go there. */
-__device__ __forceinline__ void rotate(const Layer &a, uint32_t token, uint32_t pair, float v, float other) {
-    const Rotary &r = a.rotary;
-    const uint32_t half = r.head_dim / 2, head = pair / half, d = pair % half;
-    v = to_float(to_real(v)), other = to_float(to_real(other)); /* as where they are stored in between */
-    real *to = (real *)a.y + (uint64_t)token * a.y_stride + head * r.head_dim;
-    const bool is_value = head >= r.heads + r.kv_heads;
-    if (head >= r.heads) to = r.entry(is_value ? r.values : r.keys, token, (head - r.heads) % r.kv_heads);
-    float first = v, second = other;
-    if (!is_value) {
-        const uint64_t at = (uint64_t)r.positions[token] * half + d;
-        first = rotated_first(v, other, r.cos[at], r.sin[at]);
-        second = rotated_second(v, other, r.cos[at], r.sin[at]);
-    }
-    to[d] = to_real(first), to[d + half] = to_real(second);
-}
-
+/* What the epilogue of one output, or pair, needs beside the sums: fetched before they are there. */
 template <Epilogue E>
-__device__ __forceinline__ void finish(const Layer &a, uint32_t row, uint32_t output, float v, float other) {
-    if (a.bias) {
-        const uint32_t at = row_of<E>(a, output);
-        v += a.bias[at];
-        if (paired(E)) other += a.bias[at + partner<E>(a)];
+struct Ready {
+    float old = 0, bias = 0, other_bias = 0, cos = 1, sin = 0;
+    bool rotates = false;
+    real *to = nullptr;
+
+    __device__ __forceinline__ void fetch(const Layer &a, uint32_t row, uint32_t output) {
+        if (a.bias) {
+            const uint32_t at = row_of<E>(a, output);
+            bias = a.bias[at];
+            if (paired(E)) other_bias = a.bias[at + partner<E>(a)];
+        }
+        if (E == RESIDUAL) old = ((float *)a.y)[(uint64_t)row * a.y_stride + output];
+        if (E == ROTATE) fetch_rotation(a, row, output);
     }
-    const uint64_t at = (uint64_t)row * a.y_stride + output;
-    if (E == STORE) ((real *)a.y)[at] = to_real(v);
-    if (E == LOGITS) ((float *)a.y)[at] = v;
-    if (E == RESIDUAL) ((float *)a.y)[at] += v;
-    if (E == SILU) ((real *)a.y)[at] = to_real(v / (1 + __expf(-v)) * other);
-    if (E == ROTATE) rotate(a, row, output, v, other);
-}
+
+    /* Queries are rotated in place, keys rotated into the cache, and values go there. */
+    __device__ __forceinline__ void fetch_rotation(const Layer &a, uint32_t token, uint32_t pair) {
+        const Rotary &r = a.rotary;
+        const uint32_t half = r.head_dim / 2, head = pair / half, d = pair % half;
+        const bool is_value = head >= r.heads + r.kv_heads;
+        to = (real *)a.y + (uint64_t)token * a.y_stride + head * r.head_dim + d;
+        if (head >= r.heads) to = r.entry(is_value ? r.values : r.keys, token, (head - r.heads) % r.kv_heads) + d;
+        rotates = !is_value;
+        if (!rotates) return;
+        const uint64_t at = (uint64_t)r.positions[token] * half + d;
+        cos = r.cos[at], sin = r.sin[at];
+    }
+
+    __device__ __forceinline__ void finish(const Layer &a, uint32_t row, uint32_t output, float v, float other) const {
+        v += bias;
+        if (paired(E)) other += other_bias;
+        const uint64_t at = (uint64_t)row * a.y_stride + output;
+        if (E == STORE) ((real *)a.y)[at] = to_real(v);
+        if (E == LOGITS) ((float *)a.y)[at] = v;
+        if (E == RESIDUAL) ((float *)a.y)[at] = old + v;
+        if (E == SILU) ((real *)a.y)[at] = to_real(v / (1 + __expf(-v)) * other);
+        if (E != ROTATE) return;
+        v = to_float(to_real(v)), other = to_float(to_real(other)); /* as where they are stored in between */
+        to[0] = to_real(rotates ? rotated_first(v, other, cos, sin) : v);
+        to[a.rotary.head_dim / 2] = to_real(rotates ? rotated_second(v, other, cos, sin) : other);
+    }
+};
 
 extern __shared__ __align__(16) unsigned char memory[];
 
 /* A tile is 16 outputs, or 8 pairs. With NORM, shared memory ends with the rows of x. */
 template <int NT, int AHEAD, Epilogue E, bool NORM>
 __device__ __forceinline__ void multiply(const Layer &a) {
-    constexpr uint32_t OUT = paired(E) ? 8 : 16, PART = 8 * NT * TILE, BUFFERS = 2;
+    constexpr uint32_t OUT = paired(E) ? 8 : 16, ROWS = NORM ? NORMED : 8 * NT, PART = ROWS * TILE, BUFFERS = 2;
+    static_assert(ROWS * OUT <= THREADS, "a thread has one output");
     constexpr uint32_t PIECE = 16 * THREADS, SLOT = STEP * 2 * PIECE;
     float *parts = (float *)(memory + AHEAD * SLOT);
     const uint32_t ring = (uint32_t)__cvta_generic_to_shared(memory) + 16 * threadIdx.x;
@@ -133,11 +148,13 @@ __device__ __forceinline__ void multiply(const Layer &a) {
         }
         slot = slot + 1 == AHEAD ? 0 : slot + 1;
     };
+    NormWeights weights;
     pdl_launch();
     for (int u = 0; u < AHEAD; u++) {
         fetch();
         asm volatile("cp.async.commit_group;");
     }
+    if (NORM) weights.fetch(a.weight, a.width);
     pdl_wait(); /* weights are nobody's output; everything below may be */
     const uint32_t rows = *a.rows;
     if (first >= rows) {
@@ -150,7 +167,7 @@ __device__ __forceinline__ void multiply(const Layer &a) {
         for (uint32_t i = threadIdx.x; i < rows * (a.k - a.width); i += THREADS)
             own_x[i / (a.k - a.width) * a.k + a.width + i % (a.k - a.width)] = 0;
         for (uint32_t row = 0; row < rows; row++)
-            norm_row(a.normed + (uint64_t)row * a.width, a.weight, a.eps, own_x + row * a.k, a.width,
+            norm_row(a.normed + (uint64_t)row * a.width, a.weight, weights, a.eps, own_x + row * a.k, a.width,
                      parts + row * ROW_WARPS);
         __syncthreads();
     }
@@ -172,6 +189,10 @@ __device__ __forceinline__ void multiply(const Layer &a) {
     fetch_x(0);
     uint32_t now = 0;
     for (uint32_t turn = 0; output < last; turn++, output += OUT) {
+        const uint32_t n = threadIdx.x / OUT, o = threadIdx.x % OUT;
+        const bool mine = n < ROWS && first + n < rows && output + o < last;
+        Ready<E> ready;
+        if (mine) ready.fetch(a, first + n, output + o);
         float sum[NT][4] = {};
         for (uint32_t done = 0; done < length; done += STEP) {
             asm volatile("cp.async.wait_group %0;" ::"n"(AHEAD - 1) : "memory");
@@ -198,23 +219,21 @@ __device__ __forceinline__ void multiply(const Layer &a) {
         }
         float *own = parts + turn % BUFFERS * SPLITS * PART;
 #pragma unroll
-        for (int n = 0; n < NT; n++)
+        for (int j = 0; j < NT; j++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) own[warp * PART + (8 * n + 2 * t + i % 2) * TILE + g + i / 2 * 8] = sum[n][i];
-        __syncthreads();
-        const uint32_t outputs = min(OUT, last - output), count = min(rows - first, 8 * NT);
-        for (uint32_t e = threadIdx.x; e < count * OUT; e += THREADS) {
-            const uint32_t n = e / OUT, o = e % OUT;
-            if (o >= outputs) continue;
-            const uint32_t of = n * TILE + o;
-            float v = 0, other = 0;
-#pragma unroll
-            for (uint32_t s = 0; s < SPLITS; s++) {
-                v += own[s * PART + of];
-                if (paired(E)) other += own[s * PART + of + 8];
+            for (int i = 0; i < 4; i++) {
+                const uint32_t row = 8 * j + 2 * t + i % 2;
+                if (row < ROWS) own[warp * PART + row * TILE + g + i / 2 * 8] = sum[j][i];
             }
-            finish<E>(a, first + n, output + o, v, other);
+        __syncthreads();
+        if (!mine) continue;
+        float v = 0, other = 0;
+#pragma unroll
+        for (uint32_t s = 0; s < SPLITS; s++) {
+            v += own[s * PART + n * TILE + o];
+            if (paired(E)) other += own[s * PART + n * TILE + o + 8];
         }
+        ready.finish(a, first + n, output + o, v, other);
     }
 }
 
@@ -225,9 +244,9 @@ __device__ __forceinline__ void multiply(const Layer &a) {
         multiply<NT, AHEAD, E, NORM>(a);                                                          \
     }
 
-BLINK_LINEAR(2, store, 1, 5, 2, STORE, true)
-BLINK_LINEAR(2, rotate, 1, 3, 3, ROTATE, true)
-BLINK_LINEAR(2, silu, 1, 5, 2, SILU, true)
+BLINK_LINEAR(2, store, 1, 6, 2, STORE, true)
+BLINK_LINEAR(2, rotate, 1, 4, 3, ROTATE, true)
+BLINK_LINEAR(2, silu, 1, 6, 2, SILU, true)
 BLINK_LINEAR(8, store, 1, 6, 2, STORE, false)
 BLINK_LINEAR(8, rotate, 1, 4, 3, ROTATE, false)
 BLINK_LINEAR(8, residual, 1, 6, 2, RESIDUAL, false)

@@ -24,27 +24,62 @@ __device__ __forceinline__ float block_sum(float v, float *parts) {
     return total;
 }
 
-/* to = from / √(mean(from²) + eps) · weight, by a block of ROW_THREADS. `to` may be in shared memory. */
-__device__ __forceinline__ void norm_row(const float *from, const float *weight, float eps, real *to, uint32_t width,
-                                         float *parts) {
-    if (width % 4 == 0) {
-        float squares = 0;
-        for (uint32_t i = 4 * threadIdx.x; i < width; i += 4 * ROW_THREADS) {
-            const float4 v = *(const float4 *)(from + i);
-            squares = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, squares))));
+/* What a block of ROW_THREADS holds of a row: four numbers a thread and turn, up to HELD turns. */
+constexpr uint32_t HELD = 5, TURN = 4 * ROW_THREADS;
+
+/* A norm's weights, ahead of the row that they are for. */
+struct NormWeights {
+    float4 held[HELD];
+
+    __device__ __forceinline__ static bool fit(uint32_t width) { return width % 4 == 0 && width <= HELD * TURN; }
+    __device__ __forceinline__ void fetch(const float *weight, uint32_t width) {
+        if (!fit(width)) return;
+#pragma unroll
+        for (uint32_t j = 0; j < HELD; j++) {
+            const uint32_t i = j * TURN + 4 * threadIdx.x;
+            if (i < width) held[j] = *(const float4 *)(weight + i);
         }
-        const float scale = rsqrtf(block_sum(squares, parts) / width + eps);
-        for (uint32_t i = 4 * threadIdx.x; i < width; i += 4 * ROW_THREADS) {
-            const float4 v = *(const float4 *)(from + i), w = *(const float4 *)(weight + i);
-            *(uint2 *)(to + i) = {pack2(v.x * scale * w.x, v.y * scale * w.y),
-                                  pack2(v.z * scale * w.z, v.w * scale * w.w)};
-        }
-        return;
     }
+};
+
+__device__ __forceinline__ float add_squares(const float4 &v, float to) {
+    return fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, to))));
+}
+__device__ __forceinline__ uint2 weighted(const float4 &v, float scale, const float4 &w) {
+    return {pack2(v.x * scale * w.x, v.y * scale * w.y), pack2(v.z * scale * w.z, v.w * scale * w.w)};
+}
+
+/* to = from / √(mean(from²) + eps) · weight, by a block of ROW_THREADS. `to` may be in shared memory. */
+__device__ __forceinline__ void norm_row(const float *from, const float *weight, const NormWeights &ahead, float eps,
+                                         real *to, uint32_t width, float *parts) {
     float squares = 0;
-    for (uint32_t i = threadIdx.x; i < width; i += ROW_THREADS) squares = fmaf(from[i], from[i], squares);
-    const float scale = rsqrtf(block_sum(squares, parts) / width + eps);
-    for (uint32_t i = threadIdx.x; i < width; i += ROW_THREADS) to[i] = to_real(from[i] * scale * weight[i]);
+    if (NormWeights::fit(width)) {
+        float4 row[HELD];
+#pragma unroll
+        for (uint32_t j = 0; j < HELD; j++) {
+            const uint32_t i = j * TURN + 4 * threadIdx.x;
+            if (i < width) row[j] = *(const float4 *)(from + i);
+        }
+#pragma unroll
+        for (uint32_t j = 0; j < HELD; j++)
+            if (j * TURN + 4 * threadIdx.x < width) squares = add_squares(row[j], squares);
+        const float scale = rsqrtf(block_sum(squares, parts) / width + eps);
+#pragma unroll
+        for (uint32_t j = 0; j < HELD; j++) {
+            const uint32_t i = j * TURN + 4 * threadIdx.x;
+            if (i < width) *(uint2 *)(to + i) = weighted(row[j], scale, ahead.held[j]);
+        }
+    } else if (width % 4 == 0) {
+        for (uint32_t i = 4 * threadIdx.x; i < width; i += TURN)
+            squares = add_squares(*(const float4 *)(from + i), squares);
+        const float scale = rsqrtf(block_sum(squares, parts) / width + eps);
+        for (uint32_t i = 4 * threadIdx.x; i < width; i += TURN)
+            *(uint2 *)(to + i) = weighted(*(const float4 *)(from + i), scale, *(const float4 *)(weight + i));
+    } else {
+        for (uint32_t i = threadIdx.x; i < width; i += ROW_THREADS) squares = fmaf(from[i], from[i], squares);
+        const float scale = rsqrtf(block_sum(squares, parts) / width + eps);
+        for (uint32_t i = threadIdx.x; i < width; i += ROW_THREADS) to[i] = to_real(from[i] * scale * weight[i]);
+    }
 }
 
 /* The two halves of a rotated pair. */

@@ -16,7 +16,7 @@ from blink.gpu.cuda import Device, Stream, allow_shared, launch
 
 SMALL = 16
 """Steps of up to this many tokens use the own kernels."""
-NORMED, NORMED_SIZE = 2, 9728
+NORMED, NORMED_SIZE = 2, 7680
 """Rows, and numbers of them, that the own kernels can make by RMSNorm themselves: what shared memory holds."""
 _THREADS, _SPLITS, _TILE, _STEP = 256, 8, 16, 2
 
@@ -51,9 +51,9 @@ class _Kernel:
 
 _NORMED, _FEW, _MORE = NORMED, 8, SMALL
 _KERNELS = {
-    (_NORMED, Epilogue.STORE): _Kernel(5, 2),
-    (_NORMED, Epilogue.ROTATE): _Kernel(3, 3),
-    (_NORMED, Epilogue.SILU): _Kernel(5, 2),
+    (_NORMED, Epilogue.STORE): _Kernel(6, 2),
+    (_NORMED, Epilogue.ROTATE): _Kernel(4, 3),
+    (_NORMED, Epilogue.SILU): _Kernel(6, 2),
     **{(_FEW, e): _Kernel(4, 3) if e is Epilogue.ROTATE else _Kernel(6, 2) for e in Epilogue},
     **{(_MORE, e): _Kernel(5, 2) for e in Epilogue},
 }
@@ -122,7 +122,7 @@ def _name(rows: int, epilogue: Epilogue) -> str:
 
 def _shared(kernel: _Kernel, rows: int, normed: int) -> int:
     """Bytes of shared memory: the ring, two sets of the ranges' sums, and ``normed`` numbers of x."""
-    sums = 2 * 4 * _SPLITS * max(rows, _FEW) * _TILE
+    sums = 2 * 4 * _SPLITS * rows * _TILE
     return kernel.ahead * _STEP * 2 * 16 * _THREADS + sums + REAL * normed
 
 
