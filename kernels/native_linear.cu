@@ -16,7 +16,7 @@ using namespace blink;
 namespace {
 
 constexpr uint32_t NORMED = 2; /* rows of x that are made here */
-constexpr uint32_t SPLITS = 8, THREADS = 32 * SPLITS, TILE = 16, CHUNK = 32, STEP = 2;
+constexpr uint32_t SPLITS = 8, THREADS = 32 * SPLITS, TILE = 16, CHUNK = 32;
 
 enum Epilogue { STORE, RESIDUAL, SILU, LOGITS, ROTATE };
 
@@ -114,7 +114,7 @@ struct Ready {
 extern __shared__ __align__(16) unsigned char memory[];
 
 /* A tile is 16 outputs, or 8 pairs. With NORM, shared memory ends with the rows of x. */
-template <int NT, int AHEAD, Epilogue E, bool NORM>
+template <int NT, int STEP, int AHEAD, Epilogue E, bool NORM>
 __device__ __forceinline__ void multiply(const Layer &a) {
     constexpr uint32_t OUT = paired(E) ? 8 : 16, ROWS = NORM ? NORMED : 8 * NT, PART = ROWS * TILE, BUFFERS = 2;
     static_assert(ROWS * OUT <= THREADS, "a thread has one output");
@@ -239,21 +239,21 @@ __device__ __forceinline__ void multiply(const Layer &a) {
 
 }  // namespace
 
-#define BLINK_LINEAR(rows, name, NT, AHEAD, RESIDENT, E, NORM)                                    \
+#define BLINK_LINEAR(rows, name, NT, STEP, AHEAD, RESIDENT, E, NORM)                              \
     extern "C" __global__ void __launch_bounds__(256, RESIDENT) linear_##rows##_##name(Layer a) { \
-        multiply<NT, AHEAD, E, NORM>(a);                                                          \
+        multiply<NT, STEP, AHEAD, E, NORM>(a);                                                    \
     }
 
-BLINK_LINEAR(2, store, 1, 6, 2, STORE, true)
-BLINK_LINEAR(2, rotate, 1, 4, 3, ROTATE, true)
-BLINK_LINEAR(2, silu, 1, 6, 2, SILU, true)
-BLINK_LINEAR(8, store, 1, 6, 2, STORE, false)
-BLINK_LINEAR(8, rotate, 1, 4, 3, ROTATE, false)
-BLINK_LINEAR(8, residual, 1, 6, 2, RESIDUAL, false)
-BLINK_LINEAR(8, silu, 1, 6, 2, SILU, false)
-BLINK_LINEAR(8, logits, 1, 6, 2, LOGITS, false)
-BLINK_LINEAR(16, store, 2, 5, 2, STORE, false)
-BLINK_LINEAR(16, rotate, 2, 5, 2, ROTATE, false)
-BLINK_LINEAR(16, residual, 2, 5, 2, RESIDUAL, false)
-BLINK_LINEAR(16, silu, 2, 5, 2, SILU, false)
-BLINK_LINEAR(16, logits, 2, 5, 2, LOGITS, false)
+BLINK_LINEAR(2, store, 1, 4, 3, 2, STORE, true)
+BLINK_LINEAR(2, rotate, 1, 4, 2, 3, ROTATE, true)
+BLINK_LINEAR(2, silu, 1, 4, 3, 2, SILU, true)
+BLINK_LINEAR(8, store, 1, 4, 3, 2, STORE, false)
+BLINK_LINEAR(8, rotate, 1, 4, 2, 3, ROTATE, false)
+BLINK_LINEAR(8, residual, 1, 4, 3, 2, RESIDUAL, false)
+BLINK_LINEAR(8, silu, 1, 4, 3, 2, SILU, false)
+BLINK_LINEAR(8, logits, 1, 4, 3, 2, LOGITS, false)
+BLINK_LINEAR(16, store, 2, 2, 5, 2, STORE, false)
+BLINK_LINEAR(16, rotate, 2, 2, 5, 2, ROTATE, false)
+BLINK_LINEAR(16, residual, 2, 2, 5, 2, RESIDUAL, false)
+BLINK_LINEAR(16, silu, 2, 2, 5, 2, SILU, false)
+BLINK_LINEAR(16, logits, 2, 2, 5, 2, LOGITS, false)

@@ -18,7 +18,7 @@ SMALL = 16
 """Steps of up to this many tokens use the own kernels."""
 NORMED, NORMED_SIZE = 2, 7680
 """Rows, and numbers of them, that the own kernels can make by RMSNorm themselves: what shared memory holds."""
-_THREADS, _SPLITS, _TILE, _STEP = 256, 8, 16, 2
+_THREADS, _SPLITS, _TILE = 256, 8, 16
 
 
 class Epilogue(enum.Enum):
@@ -43,19 +43,21 @@ class Norm:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """One of the source's: ``ahead`` steps of W on their way, ``resident`` blocks on a multiprocessor."""
+    """One of the source's: ``ahead`` steps, of ``step`` chunks, of W on their way; ``resident`` blocks on a
+    multiprocessor."""
 
+    step: int
     ahead: int
     resident: int
 
 
 _NORMED, _FEW, _MORE = NORMED, 8, SMALL
 _KERNELS = {
-    (_NORMED, Epilogue.STORE): _Kernel(6, 2),
-    (_NORMED, Epilogue.ROTATE): _Kernel(4, 3),
-    (_NORMED, Epilogue.SILU): _Kernel(6, 2),
-    **{(_FEW, e): _Kernel(4, 3) if e is Epilogue.ROTATE else _Kernel(6, 2) for e in Epilogue},
-    **{(_MORE, e): _Kernel(5, 2) for e in Epilogue},
+    (_NORMED, Epilogue.STORE): _Kernel(4, 3, 2),
+    (_NORMED, Epilogue.ROTATE): _Kernel(4, 2, 3),
+    (_NORMED, Epilogue.SILU): _Kernel(4, 3, 2),
+    **{(_FEW, e): _Kernel(4, 2, 3) if e is Epilogue.ROTATE else _Kernel(4, 3, 2) for e in Epilogue},
+    **{(_MORE, e): _Kernel(2, 5, 2) for e in Epilogue},
 }
 """By the most rows of x that a block takes, and what it does with them."""
 
@@ -123,7 +125,7 @@ def _name(rows: int, epilogue: Epilogue) -> str:
 def _shared(kernel: _Kernel, rows: int, normed: int) -> int:
     """Bytes of shared memory: the ring, two sets of the ranges' sums, and ``normed`` numbers of x."""
     sums = 2 * 4 * _SPLITS * rows * _TILE
-    return kernel.ahead * _STEP * 2 * 16 * _THREADS + sums + REAL * normed
+    return kernel.ahead * kernel.step * 2 * 16 * _THREADS + sums + REAL * normed
 
 
 class LargeLinear:
