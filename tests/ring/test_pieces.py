@@ -6,6 +6,7 @@ import random
 import shutil
 import subprocess
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,14 @@ def test_extents_never_overlap_and_all_come_back(steps: list[tuple[bool, int]], 
             try:
                 at = arena.allocate(size)
             except ArenaFullError:
-                assert size > 0
+                bounds = sorted([(4096, 0), *taken.items(), (4096 + 2048, 0)])
+                gaps = [b - (a + -(-n // EXTENT_ALIGN) * EXTENT_ALIGN) for (a, n), (b, _) in pairwise(bounds)]
+                assert max(gaps) < max(size, EXTENT_ALIGN), "there was room"
                 continue
             assert at % EXTENT_ALIGN == 0
             assert 4096 <= at <= at + size <= 4096 + 2048
-            assert all(at + max(size, 1) <= o or o + max(n, 1) <= at for o, n in taken.items())
-            taken[at] = size
+            assert all(at + max(size, 1) <= o or o + n <= at for o, n in taken.items())
+            taken[at] = max(size, 1)
         elif taken:
             at = rng.choice(list(taken))
             arena.free(at)
