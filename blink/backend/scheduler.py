@@ -33,9 +33,10 @@ def decode_buckets(lanes: int) -> tuple[int, ...]:
 
 
 def prefill_buckets(batch_tokens: int) -> tuple[int, ...]:
-    """Packed token counts to capture prefill graphs for: powers of two from 16 and the midpoints between them."""
-    sizes = [16, *(n for power in range(5, 21) for n in (2**power * 3 // 4, 2**power))]
-    return (*(n for n in sizes if n < batch_tokens), batch_tokens)
+    """Packed token counts to capture prefill graphs for: powers of two from 16 to 64, then steps of 64 to 4096, so that
+    few tokens are computed in vain, and of 512 beyond."""
+    sizes = [16, 32, *range(64, 4096, 64), *range(4096, batch_tokens, 512)]
+    return (*(n for n in sizes if n < batch_tokens), batch_tokens)[-MAX_BUCKETS:]
 
 
 @dataclass(frozen=True)
