@@ -20,7 +20,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "tests/lab" not in item.path.as_posix():
             continue
         item.add_marker(pytest.mark.lab)
-        item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+        if not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
         if off and item.path.name != "test_flash.py":  # which starts them
             item.add_marker(pytest.mark.skip(reason=f"{' and '.join(off)} off: make lab, or make lab-up first"))
 

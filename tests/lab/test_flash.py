@@ -18,14 +18,13 @@ from images.bluefield.config import template_sha256
 from images.lab import pair
 from images.lab.machine import Machine
 from images.lab.places import STATE
-from tests.ansible.playbook import Run, ansible
 from tests.bfb.writer import bundle_parts, initramfs, stream
 from tests.lab.card.card import Card, inserted, refuse_foreign
 from tests.lab.card.host import equipped
 from tests.lab.card.image import RELEASE, write_bfb
 from tests.lab.deployed import wait_for
+from tests.lab.play import flash
 
-PLAY_S = 1700.0  # more than the role gives the card
 FLASH = STATE / "card.bfb"
 
 pytestmark = pytest.mark.skipif(
@@ -45,13 +44,6 @@ def card() -> Iterator[Card]:
     gpu.wait()
     with inserted() as card, equipped(gpu):
         yield card
-
-
-def flash(**variables: str) -> Run:
-    return ansible(
-        "ansible-playbook", "--inventory", "inventory/lab", "--inventory", "tests/lab/card/hosts.yml",
-        "playbooks/flash.yml", "--extra-vars", json.dumps(variables), timeout_s=PLAY_S,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["truncated", "firmware-only"])

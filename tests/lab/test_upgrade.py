@@ -11,20 +11,15 @@ import httpx
 import pytest
 
 from tests.ansible.bundles import Bundles
-from tests.ansible.playbook import Run, ansible
 from tests.lab.deployed import Deployed, wait_for
+from tests.lab.play import play
 
 LAB_PYTHON = "3.13"
-RUN_S = 1500.0  # of one playbook; the machines are emulated
 
 pytestmark = [
     pytest.mark.timeout(5400),
-    pytest.mark.skipif("LAB_UPGRADE" not in os.environ, reason="takes three quarters of an hour: set LAB_UPGRADE=1"),
+    pytest.mark.skipif("LAB_UPGRADE" not in os.environ, reason="takes half an hour: set LAB_UPGRADE=1"),
 ]
-
-
-def run(playbook: str, *arguments: str) -> Run:
-    return ansible("ansible-playbook", "--inventory", "inventory/lab", playbook, *arguments, timeout_s=RUN_S)
 
 
 class Client:
@@ -70,24 +65,19 @@ def releases(lab: Deployed) -> list[str]:
 
 
 def test_an_upgrade_and_a_rollback_fail_no_request(lab: Deployed, tmp_path: Path) -> None:
-    # What is deployed may be older than this checkout: first to the one, then to the other.
-    bundles = Bundles(tmp_path / "bundles", LAB_PYTHON)
-    first = bundles.release("first")
-    newer = bundles.release("newer", {"blink/__init__.py": ("0.1.0", "0.1.1")})
-    run("playbooks/upgrade.yml", "-e", f"release_set={first}").require()
-    lab.wait_healthy()
+    newer = Bundles(tmp_path / "bundles", LAB_PYTHON).release("newer", {"blink/__init__.py": ("0.1.0", "0.1.1")})
     before = releases(lab)
     assert before[0] == before[1]
     with Client(lab) as client:
         wait_for("answers", lambda: client.answers > 2)
-        run("playbooks/upgrade.yml", "-e", f"release_set={newer}").require()
+        play("playbooks/upgrade.yml", release_set=newer).require()
         after = releases(lab)
         assert after[0] == after[1] != before[0]
         count = client.answers
         wait_for("answers of the newer release", lambda: client.answers > count + 2)
-        run("playbooks/rollback.yml").require()
+        play("playbooks/rollback.yml").require()
         count = client.answers
-        wait_for("answers of the first release", lambda: client.answers > count + 2)
+        wait_for("answers of the release before", lambda: client.answers > count + 2)
     assert client.failures == []
     assert releases(lab) == before
     for machine in (lab.gpu, lab.dpu):
