@@ -33,9 +33,9 @@ def decode_buckets(lanes: int) -> tuple[int, ...]:
 
 
 def prefill_buckets(batch_tokens: int) -> tuple[int, ...]:
-    """Packed token counts to capture prefill graphs for: powers of two from 16 to 64, then steps of 64 to 4096, so that
-    few tokens are computed in vain, and of 512 beyond."""
-    sizes = [16, 32, *range(64, 4096, 64), *range(4096, batch_tokens, 512)]
+    """Packed token counts to capture prefill graphs for: powers of two from 16 to 64, then steps of 128 to 4096, the
+    tile of large matrix products, and of 512 beyond."""
+    sizes = [16, 32, 64, *range(128, 4096, 128), *range(4096, batch_tokens, 512)]
     return (*(n for n in sizes if n < batch_tokens), batch_tokens)[-MAX_BUCKETS:]
 
 
