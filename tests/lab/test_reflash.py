@@ -25,7 +25,7 @@ RELEASE = "DOCA_3.2.2_BSP_4.13.2_Debian_13-simulated"
 
 pytestmark = [
     pytest.mark.timeout(5400),
-    pytest.mark.skipif("LAB_REFLASH" not in os.environ, reason="takes half an hour: set LAB_REFLASH=1"),
+    pytest.mark.skipif("LAB_REFLASH" not in os.environ, reason="takes a quarter of an hour: set LAB_REFLASH=1"),
 ]
 
 
