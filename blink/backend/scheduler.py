@@ -34,9 +34,9 @@ def decode_buckets(lanes: int) -> tuple[int, ...]:
 
 def prefill_buckets(batch_tokens: int) -> tuple[int, ...]:
     """Packed token counts to capture prefill graphs for: powers of two from 16 to 64, then steps of 128 to 4096, the
-    tile of large matrix products, and of 512 beyond."""
-    sizes = [16, 32, 64, *range(128, 4096, 128), *range(4096, batch_tokens, 512)]
-    return (*(n for n in sizes if n < batch_tokens), batch_tokens)[-MAX_BUCKETS:]
+    tile of large matrix products, of 512 to 65536, and powers of two beyond."""
+    sizes = [16, 32, 64, *range(128, 4096, 128), *range(4096, 1 << 16, 512), *(1 << power for power in range(16, 21))]
+    return (*(n for n in sizes if n < batch_tokens), batch_tokens)
 
 
 @dataclass(frozen=True)
