@@ -28,7 +28,9 @@ CONFIG = SchedulerConfig(
 )  # fmt: skip
 GEOMETRY = Geometry(24, 3, 32768, 1 << 17)
 HOSTILE = 2
-APART_S = 0.05  # requests of two workers that far apart are seen by different scans
+STEPS_APART = 4  # of the scheduler between two requests, of which one at least scans between them, however they fall
+PACE = 4  # steps between two actions, so that a scheduler with a small share of the GPU is not asked for more
+STEPS_S = 30
 ATTACHED_S = 10
 FIRST_SEED = 1_000_000  # above what the hostile worker is likely to use
 
@@ -39,7 +41,10 @@ class Request:
 
     expected: Sent
     submit: SubmitRequest
-    at: float
+    before: int
+    """Steps that the scheduler had taken before the request was written."""
+    rung: int | None = None
+    """The same after its doorbell was, so that every scan from then on sees it; None until then."""
     got: list[int] = field(default_factory=list)
     cancelled: bool = False
     ended: Reason | None = None
@@ -55,6 +60,7 @@ class Storm:
         self.requests: list[Request] = []
         self.running: dict[tuple[int, Handle], Request] = {}
         self.mode = Control.RUN
+        self._unrung: list[Request] = []
         self._shadow = Ring(GEOMETRY, CONFIG).writer(HOSTILE)
         self._gens: dict[int, int] = {}
 
@@ -71,19 +77,21 @@ class Storm:
             min_tokens=options.get("min_tokens", 0), logprobs=options.get("logprobs"),
             deadline_ms=options.get("deadline_ms", 0),
         )  # fmt: skip
+        before = self._steps()
         try:
             handle = self.clients[part].submit(request)
         except RingFull:
             return
         known = {**options, "eos": CONFIG.eos, "vocab": VOCAB}
         expected = Sent(part, handle.slot, handle.gen, number, seed, prompt, max_tokens, known, 0, fails_at or None)
-        made = Request(expected, request, time.monotonic())
+        made = Request(expected, request, before)
         self.requests.append(made)
+        self._unrung.append(made)
         self.running[part, handle] = made
 
     def act(self) -> None:
-        """One random action of someone."""
-        rng, draw = self.rng, self.rng.random()
+        """One random action of someone, and time for the scheduler to see it."""
+        rng, draw, taken = self.rng, self.rng.random(), self._steps()
         if draw < 0.5:
             for _ in range(rng.integers(1, 7)):
                 self._submit_anything()
@@ -95,6 +103,10 @@ class Storm:
             misbehave(self._shadow, nonsense(rng), self._gens)
             self.appliance.write_f(HOSTILE, self._shadow.f.tobytes())
         self.poll()
+        deadline = time.monotonic() + STEPS_S
+        while self._steps() < taken + PACE:
+            assert time.monotonic() < deadline, f"the scheduler took less than {PACE} steps in {STEPS_S} s"
+            self.poll()
 
     def _submit_anything(self) -> None:
         rng = self.rng
@@ -109,10 +121,18 @@ class Storm:
         )
 
     def poll(self) -> None:
-        """Read what the scheduler has published, and judge it."""
-        for part, client in enumerate(self.clients):
-            for update in client.poll(time.monotonic()):
-                self._judge(part, update)
+        """Ring for what was submitted, read what the scheduler has published, and judge it."""
+        updates = [(part, update) for part, c in enumerate(self.clients) for update in c.poll(time.monotonic())]
+        if self._unrung:
+            steps = self._steps()
+            for request in self._unrung:
+                request.rung = steps
+            self._unrung.clear()
+        for part, update in updates:
+            self._judge(part, update)
+
+    def _steps(self) -> int:
+        return self.appliance.scheduler.counters()["STEPS"]
 
     def _judge(self, part: int, update: Update) -> None:
         assert update.error is None, update.error
@@ -165,7 +185,7 @@ class Storm:
             latest[part] = step
         for earlier in ran:
             for later in ran:
-                if later.at - earlier.at > APART_S:
+                if earlier.rung is not None and later.before - earlier.rung >= STEPS_APART:
                     assert began[earlier.expected.seed] <= began[later.expected.seed], "overtaken"
 
 
