@@ -16,7 +16,7 @@ from blink import core
 from blink.backend.scheduler import Decision, SchedulerConfig
 from blink.engine.batch import BATCH, DECISION, Control, Kind
 from blink.engine.buffers import BatchBuffers
-from blink.gpu.toolchain import compile_kernels
+from blink.gpu.cuda import Device as Gpu
 from blink.ring.layout import Counter, Geometry, Reason
 from tests.kernels.ring_writer import CANARY, PAGE, Ring
 
@@ -32,22 +32,12 @@ def call(result: tuple[Any, ...]) -> Any:
 
 
 class Device:
-    """Device 0 with the kernels of step.cu, compiled for it."""
+    """Device 0 with the kernels of step.cu."""
 
     def __init__(self) -> None:
-        call(cuda.cuInit(0))
-        self.device = call(cuda.cuDeviceGet(0))
-        self.context = call(cuda.cuDevicePrimaryCtxRetain(self.device))
-        call(cuda.cuCtxSetCurrent(self.context))
-        attribute = cuda.CUdevice_attribute
-        major, minor = (
-            call(cuda.cuDeviceGetAttribute(a, self.device))
-            for a in (attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-                      attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
-        )  # fmt: skip
-        self.arch = f"sm_{major}{minor}"
-        self.kernels: dict[str, Any] = {}
-        self.load(compile_kernels("step.cu", self.arch), "blink_init", "blink_step")
+        self.gpu = Gpu()
+        self.arch = self.gpu.arch
+        self.kernels: dict[str, Any] = self.gpu.kernels("step.cu", ["blink_init", "blink_step"])
 
     def pinned(self, size: int) -> np.ndarray:
         """Zeroed u8 host memory that the device maps at its host address, with a page of canaries on either side."""
