@@ -7,7 +7,7 @@
 namespace blink {
 
 constexpr uint64_t RING_MAGIC = 0x31474e524b4e4c42;
-constexpr uint32_t RING_VERSION = 0x1;
+constexpr uint32_t RING_VERSION = 0x2;
 constexpr uint32_t RING_MAX_PARTITIONS = 0x40;
 constexpr uint32_t RING_EXTENT_ALIGN = 0x40;
 constexpr uint32_t RING_LOGPROBS_MAX = 0x14;
@@ -78,7 +78,7 @@ constexpr uint32_t COUNTER_FINISHED_BASE = 0x20;
 struct RingHeader {
     uint64_t magic;
     uint32_t version;
-    uint32_t features;  /* zero in version 1 */
+    uint32_t features;  /* zero in this version */
     uint64_t epoch;  /* random, never zero, written last; a new backend is a new epoch */
     uint32_t slots;
     uint32_t parts;
@@ -151,10 +151,12 @@ static_assert(__builtin_offsetof(RingGHead, torn) == 40, "RingGHead.torn");
 struct RingStatus {
     uint64_t w0;  /* gen16 << 48 | state8 << 40 | reason8 << 32 | count32; one store */
     uint64_t w1;  /* last20 << 44 | prev20 << 24 | count16 << 8 | gen8: a hint, the last two tokens inline */
+    uint64_t w2;  /* gen4 << 60 | rest30 << 30 | first30: times of a request that ended, in µs */
 };
-static_assert(sizeof(RingStatus) == 16, "RingStatus");
+static_assert(sizeof(RingStatus) == 24, "RingStatus");
 static_assert(__builtin_offsetof(RingStatus, w0) == 0, "RingStatus.w0");
 static_assert(__builtin_offsetof(RingStatus, w1) == 8, "RingStatus.w1");
+static_assert(__builtin_offsetof(RingStatus, w2) == 16, "RingStatus.w2");
 
 /* head of F_p, written by worker p */
 struct RingFHead {

@@ -29,6 +29,14 @@ BLINK_HD uint64_t pack_w1(uint32_t gen, uint32_t count, uint32_t last, uint32_t 
 /* For tokens of HINT_TOKEN_LIMIT and above, which do not fit: the tag of another generation, which no reader takes. */
 BLINK_HD uint64_t pack_no_hint(uint32_t gen) { return pack_w1(~gen, 0, 0, 0); }
 
+/* Times of a request that ended: to its first token, and from there to its last. What does not fit is at its limit. */
+constexpr uint64_t TIME_LIMIT_US = (1ull << 30) - 1;
+BLINK_HD uint64_t pack_w2(uint32_t gen, uint64_t first_us, uint64_t rest_us) {
+    if (first_us > TIME_LIMIT_US) first_us = TIME_LIMIT_US;
+    if (rest_us > TIME_LIMIT_US) rest_us = TIME_LIMIT_US;
+    return (uint64_t)(gen & 0xFu) << 60 | rest_us << 30 | first_us;
+}
+
 /* A 32-bit value beside its complement: a doorbell or a cancel that was torn or never written fails the check. */
 BLINK_HD uint64_t pack_checked(uint32_t value) { return (uint64_t)(~value) << 32 | value; }
 BLINK_HD bool checked_ok(uint64_t word) { return (uint32_t)(word >> 32) == ~(uint32_t)word; }

@@ -68,14 +68,18 @@ BLINK_DEVICE void publish_logprob(P &p, Sched &s, const Record &rec) {
 }
 
 template <class P>
-BLINK_DEVICE void publish_record(P &p, Sched &s, uint32_t r) {
+BLINK_DEVICE void publish_record(P &p, Sched &s, uint32_t r, uint64_t now) {
     Record &rec = s.record(r);
     const RingRequest &q = rec.request;
     const uint32_t *answer = s.tokens(r) + q.prompt_len;
     uint32_t *out = (uint32_t *)(s.ring.g(rec.part) + q.out_off);
     /* At most one: every harvest is followed by a publish before the next. So one logprob record is enough too. */
     for (uint32_t i = rec.published; i < rec.count; i++) p.ring_store(out + i, answer[i]);
-    if (rec.published < rec.count && q.flags & FLAG_LOGPROBS) publish_logprob(p, s, rec);
+    if (rec.published < rec.count) {
+        if (q.flags & FLAG_LOGPROBS) publish_logprob(p, s, rec);
+        if (rec.published == 0) rec.first_ns = now;
+        rec.last_ns = now;
+    }
     rec.published = rec.count;
 
     uint32_t last = rec.count > 0 ? answer[rec.count - 1] : 0, prev = rec.count > 1 ? answer[rec.count - 2] : 0;
@@ -84,6 +88,10 @@ BLINK_DEVICE void publish_record(P &p, Sched &s, uint32_t r) {
     /* The hint needs no order: it holds its tokens itself, and is not taken before the count that it is tagged with. */
     p.ring_store(&status->w1, fits ? pack_w1(q.gen, rec.count, last, prev) : pack_no_hint(q.gen));
     bool ended = rec.state == RECORD_ENDED;
+    if (ended) {
+        uint64_t first = rec.first_ns - rec.seen_ns, rest = rec.last_ns - rec.first_ns;
+        p.ring_store(&status->w2, pack_w2(q.gen, first / NS_PER_US, rest / NS_PER_US));
+    }
     p.ring_release(&status->w0, pack_w0(q.gen, rec.wire_state, ended ? rec.reason : REASON_NONE, rec.count));
     p.store(&s.partition(rec.part).changed, 1u);
     rec.dirty = 0;
@@ -114,7 +122,8 @@ BLINK_DEVICE void publish_head(P &p, Sched &s, uint32_t q) {
 template <class P>
 BLINK_DEVICE void publish(P &p, Sched &s) {
     uint32_t tid = p.tid(), n = p.nthreads(), dirty = s.n_dirty;
-    for (uint32_t i = tid; i < dirty; i += n) publish_record(p, s, s.dirty()[i]);
+    uint64_t now = tid < dirty ? p.now_ns() : 0;
+    for (uint32_t i = tid; i < dirty; i += n) publish_record(p, s, s.dirty()[i], now);
     p.sync();
     if (tid == 0) {
         s.n_dirty = 0;

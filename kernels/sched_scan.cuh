@@ -38,7 +38,9 @@ BLINK_DEVICE void read_heads(P &p, Sched &s) {
 template <class P>
 BLINK_DEVICE void refuse(P &p, Sched &s, uint32_t slot, uint32_t gen, uint32_t reason) {
     uint32_t q = s.ring.part_of(slot);
-    p.ring_release(&s.ring.status(slot)->w0, pack_w0(gen, STATE_DECODE_COMPLETED, reason, 0));
+    RingStatus *status = s.ring.status(slot);
+    p.ring_store(&status->w2, pack_w2(gen, 0, 0));
+    p.ring_release(&status->w0, pack_w0(gen, STATE_DECODE_COMPLETED, reason, 0));
     p.store(&s.partition(q).changed, 1u);
     s.slot(slot).stamp = 0;
     count(p, s, COUNTER_REJECTS);
@@ -187,6 +189,7 @@ BLINK_DEVICE bool claim(P &p, Sched &s, uint32_t slot) {
             s.n_free_records--;
             rec.claim_no = s.next_claim++;
             rec.deadline_ns = slot_deadline(own, q.deadline_ms);
+            rec.seen_ns = rec.first_ns = rec.last_ns = own.first_ns;
             rec.slot = slot, rec.part = s.ring.part_of(slot);
             rec.state = RECORD_WAITING, rec.wire_state = STATE_PREFILL_PROCESSING, rec.reason = REASON_NONE;
             rec.lane = NONE, rec.count = rec.published = rec.cached = rec.pages = 0;

@@ -22,6 +22,7 @@ namespace blink {
 
 constexpr uint32_t NONE = 0xFFFFFFFFu;
 constexpr uint32_t MAX_THREADS = 256;
+constexpr uint64_t NS_PER_US = 1000;
 constexpr uint64_t NS_PER_MS = 1000000;
 
 /* The ring as the scheduler addresses it: the header's numbers, copied once, and where both objects are mapped. */
@@ -90,6 +91,8 @@ struct Record {
     RingRequest request; /* the validated copy: the ring's own is never read again */
     uint64_t claim_no;   /* order of claims, from 1 */
     uint64_t deadline_ns;
+    uint64_t seen_ns;           /* the scan that first saw it */
+    uint64_t first_ns, last_ns; /* when its first and its newest token were published */
     uint32_t slot, part;
     uint32_t state;
     uint32_t reason;     /* not NONE: ends at the next plan, or has ended */

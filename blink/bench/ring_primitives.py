@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from blink.errors import BlinkError
-from blink.ring.layout import COMMAND, F_HEAD, REQUEST, Geometry
+from blink.ring.layout import COMMAND, F_HEAD, REQUEST, STATUS, Geometry
 from blink.ring.observe import Observer
 from blink.ring.transport import Channel, LinkState, Region, Transport
 
@@ -48,7 +48,7 @@ def _operations(transport: Transport, geometry: Geometry) -> dict[str, Callable[
     prompt, record = bytes(PROMPT_BYTES), bytes(REQUEST.size)
     chain = [(geometry.in_off, prompt), (geometry.request_off, record), (geometry.cmd_off, bytes(8))]
     assert COMMAND.offset("commit") == 0
-    status = geometry.status_off + 16 * geometry.slots_per_part
+    status = geometry.status_off + STATUS.size * geometry.slots_per_part
     return {
         f"chain write, {PROMPT_BYTES} + {REQUEST.size} + 8 B": lambda: transport.post_write(chain),
         "doorbell, 8 B": lambda: transport.post_write([(F_HEAD.offset("db"), bytes(8))]),

@@ -19,7 +19,7 @@ from blink.errors import BlinkError
 from blink.ring.shm import RingObjects
 
 MODEL = "synthetic"
-SLOTS, PARTITIONS = 8192, 2  # 4096 slots and so 64 KiB of status for one worker; the other half is the operator's
+SLOTS, PARTITIONS = 8192, 2  # 4096 slots and so 96 KiB of status for one worker; the other half is the operator's
 PAGE_TOKENS = 1024  # a page of the counting engine costs nothing
 SPARE_LANES = 4  # the scheduler keeps some pages free
 START_S = 60.0  # imports take long on a busy machine

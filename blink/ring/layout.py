@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from blink.cstruct import Field, Struct
 
 MAGIC = 0x31474E524B4E4C42  # "BLNKRNG1"
-VERSION = 1
+VERSION = 2
 PAGE = 4096
 EXTENT_ALIGN = 64
 MAX_PARTITIONS = 64
@@ -133,7 +133,7 @@ HEADER = Struct(
     (
         Field(0x000, "u64", "magic"),
         Field(0x008, "u32", "version"),
-        Field(0x00C, "u32", "features", "zero in version 1"),
+        Field(0x00C, "u32", "features", "zero in this version"),
         Field(0x010, "u64", "epoch", "random, never zero, written last; a new backend is a new epoch"),
         Field(0x018, "u32", "slots"),
         Field(0x01C, "u32", "parts"),
@@ -175,10 +175,11 @@ G_HEAD = Struct(
 
 STATUS = Struct(
     "RingStatus",
-    16,
+    24,
     (
         Field(0, "u64", "w0", "gen16 << 48 | state8 << 40 | reason8 << 32 | count32; one store"),
         Field(8, "u64", "w1", "last20 << 44 | prev20 << 24 | count16 << 8 | gen8: a hint, the last two tokens inline"),
+        Field(16, "u64", "w2", "gen4 << 60 | rest30 << 30 | first30: times of a request that ended, in µs"),
     ),
     "status of a slot, written by the scheduler",
 )

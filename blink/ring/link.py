@@ -12,7 +12,7 @@ from collections.abc import Callable
 from blink.errors import BlinkError
 from blink.ring.doorbell import Doorbell
 from blink.ring.header import Header
-from blink.ring.layout import F_HEAD, PAGE
+from blink.ring.layout import COMMAND, F_HEAD, PAGE, STATUS
 from blink.ring.partition import Partition
 from blink.ring.recovery import Chain, Survey, reconcile, take_over
 from blink.ring.stream import Outbox
@@ -176,8 +176,8 @@ class Link:
         self.header, self._survey = header, {}
         geometry, n = header.geometry, header.geometry.slots_per_part
         self._enter(Stage.SURVEY)
-        self._work.read(Region.G, 0, geometry.status_off + 16 * n, lambda d: self._surveyed(Region.G, d))
-        self._work.read(Region.F, 0, geometry.cmd_off + 16 * n, lambda d: self._surveyed(Region.F, d))
+        self._work.read(Region.G, 0, geometry.status_off + STATUS.size * n, lambda d: self._surveyed(Region.G, d))
+        self._work.read(Region.F, 0, geometry.cmd_off + COMMAND.size * n, lambda d: self._surveyed(Region.F, d))
         return None
 
     def _surveyed(self, region: Region, data: Bytes) -> None:

@@ -44,7 +44,7 @@ class Reader:
         self._seen.fill(0xFFFF_FFFF_FFFF_FFFF)
 
     def slab(self, status: npt.NDArray[np.uint64]) -> None:
-        """Take in the status slab, u64, shape [n, 2]; only occupied slots whose w0 changed are looked at.
+        """Take in the status slab, u64, shape [n, 3]; only occupied slots whose w0 changed are looked at.
 
         Of more than SLOTS_PER_SLAB changes the rest waits for the next slab.
         """
@@ -55,10 +55,10 @@ class Reader:
         if len(changed) > SLOTS_PER_SLAB:
             changed = self._choose(changed)
         self._seen[changed] = w0[changed]
-        for slot, a, b in zip(changed.tolist(), w0[changed].tolist(), status[changed, 1].tolist(), strict=True):
+        for slot, (a, b, c) in zip(changed.tolist(), status[changed].tolist(), strict=True):
             stream = self._partition.streams[slot]
             if a >> 48 == stream.gen & 0xFFFF:
-                stream.latest = (a, b)
+                stream.latest = (a, b, c)
                 self._advance(stream)
 
     def _choose(self, changed: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
@@ -73,7 +73,7 @@ class Reader:
     def _advance(self, stream: Stream) -> None:
         if stream.fetch is not None or stream.finished:
             return
-        w0, w1 = stream.latest
+        w0, w1, w2 = stream.latest
         _, state, reason, count = words.unpack_w0(w0)
         if stream.lost or stream.request is None:
             if state == State.DECODE_COMPLETED:
@@ -98,6 +98,7 @@ class Reader:
             update = self._outbox.news(stream)
             if update is not None:
                 update.reason = Reason(reason)
+                update.times = words.unpack_w2(w2, stream.gen)
             self._finish(stream)
         return None
 
@@ -180,5 +181,5 @@ class Reader:
 
 
 def status_words(data: Bytes, slots: int, offset: int) -> npt.NDArray[np.uint64]:
-    """The status array within the bytes of G_p from its start, u64, shape [slots, 2]."""
-    return data[offset : offset + slots * STATUS.size].view(np.uint64).reshape(slots, 2)
+    """The status array within the bytes of G_p from its start, u64, shape [slots, 3]."""
+    return data[offset : offset + slots * STATUS.size].view(np.uint64).reshape(slots, STATUS.size // 8)

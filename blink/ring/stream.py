@@ -10,6 +10,7 @@ import numpy as np
 from blink.ring.layout import LOGPROBS_MAX, Reason, State, logprob_stride
 from blink.ring.request import SubmitRequest
 from blink.ring.transport import Bytes
+from blink.ring.words import Times
 
 
 class Handle(NamedTuple):
@@ -33,6 +34,7 @@ class Update:
 
     ``logprobs`` has one entry per token, or is None where none were asked for. The last update of a request, and only
     that one, has ``reason`` or ``error``; ``error`` says why the request died without an answer from the scheduler.
+    ``times`` come with ``reason``, and are the scheduler's own; None where the read caught them half written.
     """
 
     handle: Handle
@@ -41,13 +43,14 @@ class Update:
     state: State
     reason: Reason | None = None
     error: str | None = None
+    times: Times | None = None
 
     def merge(self, later: Update) -> None:
         """Take in the news that followed these of the same request."""
         self.tokens += later.tokens
         if self.logprobs is not None and later.logprobs is not None:
             self.logprobs += later.logprobs
-        self.state, self.reason, self.error = later.state, later.reason, later.error
+        self.state, self.reason, self.error, self.times = later.state, later.reason, later.error, later.times
 
 
 @dataclass(slots=True)
@@ -84,7 +87,7 @@ class Stream:
     finished: bool = False
     tickets: int = 0
     fetch: Fetch | None = None
-    latest: tuple[int, int] = (0, 0)  # w0 and w1 as last read
+    latest: tuple[int, int, int] = (0, 0, 0)  # w0, w1 and w2 as last read
     chain: list[tuple[int, bytes]] = field(default_factory=list)  # until in_ring
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 MASK32 = 0xFFFFFFFF
+TIME_LIMIT_US = (1 << 30) - 1
 
 
 class Status(NamedTuple):
@@ -14,6 +15,17 @@ class Status(NamedTuple):
     state: int
     reason: int
     tokens: int
+
+
+class Times(NamedTuple):
+    """When the scheduler published a request's first and last token, in µs from the scan that first saw the request.
+
+    Both 0 where there was no token. A time that does not fit stands at its limit: 17.9 minutes to the first token, and
+    as much again to the last.
+    """
+
+    first_us: int
+    last_us: int
 
 
 def pack_w0(gen: int, state: int, reason: int, count: int) -> int:
@@ -29,6 +41,18 @@ def unpack_w0(w0: int) -> Status:
 def pack_w1(gen: int, count: int, last: int, prev: int) -> int:
     """The hint word: the last two of ``count`` tokens, each below 2**20."""
     return (last & 0xFFFFF) << 44 | (prev & 0xFFFFF) << 24 | (count & 0xFFFF) << 8 | gen & 0xFF
+
+
+def pack_w2(gen: int, times: Times) -> int:
+    """The word of times."""
+    first = min(times.first_us, TIME_LIMIT_US)
+    return (gen & 0xF) << 60 | min(times.last_us - times.first_us, TIME_LIMIT_US) << 30 | first
+
+
+def unpack_w2(w2: int, gen: int) -> Times | None:
+    """The times of generation ``gen``, or None where the word is still that of the generation before."""
+    first = w2 & TIME_LIMIT_US
+    return Times(first, first + (w2 >> 30 & TIME_LIMIT_US)) if w2 >> 60 == gen & 0xF else None
 
 
 def pack_checked(value: int) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from blink.ring.connect import open_transport
-from blink.ring.layout import HEADER
+from blink.ring.layout import HEADER, STATUS
 from blink.ring.transport import Channel, LinkState, Region
 from blink.ring.verbs.device import Device
 from blink.ring.verbs.transport import VerbsTransport
@@ -60,7 +60,7 @@ def handshake(context: Context, deadline: Deadline) -> str:
 def round_trips(context: Context, deadline: Deadline) -> str:
     """Writes and reads come back; prints how long they take."""
     geometry = context.config.ring.geometry()
-    slab = geometry.status_off + 16 * geometry.slots_per_part
+    slab = geometry.status_off + STATUS.size * geometry.slots_per_part
     data = secrets.token_bytes(64)
     with _link(context, deadline) as transport:
         parts = [

@@ -93,7 +93,7 @@ class Writer:
         self.cmd = f[geo.cmd_off : geo.cmd_off + 16 * n].view(layout.COMMAND.dtype())
         self.request = f[geo.request_off : geo.request_off + 128 * n].view(layout.REQUEST.dtype())
         self.g_head = g[:64].view(layout.G_HEAD.dtype())
-        self.statuses = g[geo.status_off : geo.status_off + 16 * n].view(layout.STATUS.dtype())
+        self.statuses = g[geo.status_off : geo.status_off + layout.STATUS.size * n].view(layout.STATUS.dtype())
         # Every slot has its own extents: the tests are about the scheduler, not about an allocator.
         self.in_bytes = geo.input_bytes // n // 64 * 64
         self.out_bytes = geo.output_bytes // n // 64 * 64

@@ -17,6 +17,7 @@ from blink.backend.scheduler import Decision, Scheduler, SchedulerConfig
 from blink.engine.batch import Control, Kind
 from blink.engine.buffers import BatchBuffers
 from blink.ring.layout import HINT_TOKEN_LIMIT, Geometry, Reason, State, logprob_stride
+from blink.ring.words import Times, unpack_w2
 from tests.kernels.hash_engine import HashEngine, answer
 from tests.kernels.ring_writer import Ring, Status, Writer
 
@@ -58,6 +59,7 @@ class Sent:
     seen: Status | None = None  # the last status of this generation
     ran: bool = False
     published: list[int] = field(default_factory=list)
+    clock: list[int] = field(default_factory=list)  # ns: the first scan after the submit, then every token's publish
 
     def __post_init__(self) -> None:
         """``end`` and ``expected`` of a run that nothing cuts short."""
@@ -162,6 +164,7 @@ class World:
         """One turn of driver and engine. ``beside`` is called between a batch's decision and its run."""
         self.turn += 1
         self.advance(1)
+        self._note_first_sight()
         if self.resident:
             decision = self.core.begin(self.now)
             assert decision is not None, "the batch is done, but the scheduler thinks it runs"
@@ -177,6 +180,15 @@ class World:
             self._check_order()
         self.last = decision
         return decision
+
+    def decide(self) -> Decision:
+        """Only a decision, with a scan, at the present time."""
+        self._note_first_sight()
+        return self.core.step(self.now)
+
+    def _note_first_sight(self) -> None:
+        for sent in self.sent.values():
+            sent.clock = sent.clock or [self.now]
 
     def _check_decision(self, d: Decision) -> None:
         window, c = self.config.launch_window, self.config
@@ -236,9 +248,11 @@ class World:
             self._check_hint(writer, sent, status, tokens)
             if "logprobs" in sent.options:
                 self._check_logprobs(writer, sent, tokens)
+            sent.clock += [self.now] * (len(tokens) - len(sent.published))
             sent.seen, sent.published = status, tokens
             if status.state is State.DECODE_COMPLETED:
                 self._check_end(sent, status)
+                self._check_times(writer, sent)
                 self.finished.append(sent)
                 del self.sent[part, slot]
 
@@ -258,6 +272,11 @@ class World:
             assert record[1] == n
             assert record[2 : 2 + n].tolist() == [(token + 1 + k) % self.config.vocab for k in range(n)]
             assert record[2 + n : 2 + 2 * n].view(np.float32).tolist() == [-k / 4 for k in range(n)]
+
+    def _check_times(self, writer: Writer, sent: Sent) -> None:
+        seen, *tokens = sent.clock
+        expected = Times((tokens[0] - seen) // 1000, (tokens[-1] - seen) // 1000) if tokens else Times(0, 0)
+        assert unpack_w2(int(writer.statuses["w2"][sent.slot]), sent.gen) == expected
 
     def _check_end(self, sent: Sent, status: Status) -> None:
         whole = status.count == len(sent.expected)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -36,6 +36,8 @@ class Claim:
     reason: Reason = Reason.NONE
     last: int = 0
     prev: int = 0
+    seen: int = 0  # times of the oracle's clock, which counts its accesses
+    times: words.Times = field(default_factory=lambda: words.Times(0, 0))
 
 
 class OracleScheduler:
@@ -50,12 +52,13 @@ class OracleScheduler:
         self.live: dict[int, Claim] = {}
         self.claims: list[Claim] = []
         self.torn = 0
-        self._beat = self._pub_seq = 0
+        self._beat = self._pub_seq = self._clock = 0
 
     def _load(self, offset: int) -> int:
         return int(self._f[offset : offset + 8].view(np.uint64)[0])
 
     def _store(self, offset: int, value: int) -> None:
+        self._clock += 1
         self._g[offset : offset + 8].view(np.uint64)[0] = value
 
     def _command(self, slot: int, name: str) -> int:
@@ -107,7 +110,7 @@ class OracleScheduler:
             prompt.append(int(self._f[offset : offset + 4].view(np.uint32)[0]))
             yield
         extension = self._f[int(record["ext_off"]) :][: 4 * int(record["ext_words"])].view(np.uint32)
-        claim = Claim(slot, gen, seq, prompt, record)
+        claim = Claim(slot, gen, seq, prompt, record, seen=self._clock)
         if n:
             whole = np.concatenate([np.array(prompt, np.uint32), extension])
             if words_hash(whole) != int(record["prompt_hash"]):
@@ -164,6 +167,8 @@ class OracleScheduler:
             self._g[at : at + len(data)] = np.frombuffer(data, np.uint8)
             yield
         claim.count += 1
+        now = self._clock - claim.seen
+        claim.times = words.Times(claim.times.first_us if claim.count > 1 else now, now)
 
     def _end(self, claim: Claim, reason: Reason) -> Iterator[None]:
         claim.state, claim.reason = State.DECODE_COMPLETED, reason
@@ -174,6 +179,9 @@ class OracleScheduler:
         at = self.memory.geometry.status_off + STATUS.size * claim.slot
         self._store(at + STATUS.offset("w1"), words.pack_w1(claim.gen, claim.count, claim.last, claim.prev))
         yield
+        if claim.state is State.DECODE_COMPLETED:
+            self._store(at + STATUS.offset("w2"), words.pack_w2(claim.gen, claim.times))
+            yield
         self._store(at + STATUS.offset("w0"), words.pack_w0(claim.gen, claim.state, claim.reason, claim.count))
         yield
         self._pub_seq += 1

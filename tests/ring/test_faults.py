@@ -90,7 +90,8 @@ def preset(memory: RingMemory, gens: list[int] | None, db: int | None) -> None:
     commits[:, 0], commits[:, 1] = gens, db
     f[:8].view(np.uint64)[F_HEAD.offset("db") // 8] = words.pack_checked(db)
     status = g[geometry.status_off :][: STATUS.size * len(gens)].view(np.uint64)
-    status[::2] = [words.pack_w0(gen, State.DECODE_COMPLETED, Reason.LENGTH, 0) for gen in gens]
+    status[::3] = [words.pack_w0(gen, State.DECODE_COMPLETED, Reason.LENGTH, 0) for gen in gens]
+    status[2::3] = [words.pack_w2(gen, words.Times(0, 0)) for gen in gens]
 
 
 def make_world(seed: int, *, geometry: Geometry = SMALL, gens: list[int] | None = None, db: int | None = None) -> World:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from blink.ring import words
 from blink.ring.client import RingClient, RingFull, RingUnavailable, SamplingParams, SubmitRequest
-from blink.ring.layout import G_HEAD, HEADER, PAGE, Geometry, Reason, State
+from blink.ring.layout import G_HEAD, HEADER, PAGE, STATUS, Geometry, Reason, State
 from blink.ring.transport import Channel, LinkState, Region
 from tests.ring.adversarial import AdversarialTransport, RingMemory
 from tests.ring.world import SMALL
@@ -73,11 +73,12 @@ def test_random_statuses_and_tokens(seed: int, below: int) -> None:
             with suppress(RingFull, RingUnavailable):
                 limits[client.submit(request)] = request.max_tokens
         for handle, limit in limits.items():
-            at = memory.geometry.status_off + 16 * handle.slot
-            pair = g[at : at + 16].view(np.uint64)
-            pair[0] = near(rng, handle.gen, limit)
-            hint = words.pack_w1(handle.gen, int(pair[0]) & words.MASK32, rng.getrandbits(20), rng.randrange(9))
-            pair[1] = rng.choice((hint, rng.getrandbits(64)))
+            at = memory.geometry.status_off + STATUS.size * handle.slot
+            status = g[at : at + STATUS.size].view(np.uint64)
+            status[0] = near(rng, handle.gen, limit)
+            hint = words.pack_w1(handle.gen, int(status[0]) & words.MASK32, rng.getrandbits(20), rng.randrange(9))
+            status[1] = rng.choice((hint, rng.getrandbits(64)))
+            status[2] = rng.getrandbits(64)
         arena = g[memory.geometry.out_off :].view(np.uint32)
         arena[:] = np.frombuffer(rng.randbytes(arena.nbytes), np.uint32)
         arena[:] = arena % np.uint32(below)
@@ -90,6 +91,9 @@ def test_random_statuses_and_tokens(seed: int, below: int) -> None:
             for record in update.logprobs or ():
                 assert len(record.top) <= 2
                 assert all(t < memory.header.vocab for t, _ in record.top)
+            if update.times is not None:
+                assert update.reason is not None
+                assert 0 <= update.times.first_us <= update.times.last_us < 1 << 31
             if update.reason is not None or update.error is not None:
                 ended.add(update.handle)
     assert client.health().outstanding <= SMALL.slots
@@ -139,7 +143,7 @@ def test_an_epoch_that_changes_underneath_delivers_nothing() -> None:
         net.settle()
         assert client.poll(20 + step) == []
     g = memory.region(Region.G, 0)
-    status = g[memory.geometry.status_off + 16 * handle.slot :][:16].view(np.uint64)
+    status = g[memory.geometry.status_off + STATUS.size * handle.slot :][: STATUS.size].view(np.uint64)
     status[1] = words.pack_w1(handle.gen, 1, 5, 0)
     status[0] = words.pack_w0(handle.gen, State.DECODE_PROCESSING, 0, 1)
     g[:8].view(np.uint64)[0] = 8

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from blink.ring import words
 from blink.ring.client import RingClient
 from blink.ring.doorbell import Doorbell
 from blink.ring.partition import Partition
@@ -57,6 +58,11 @@ def _trust_any_hint(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Reader, "_from_hint", from_hint)
 
 
+def _trust_any_times(patch: pytest.MonkeyPatch) -> None:
+    unpack = words.unpack_w2
+    patch.setattr("blink.ring.words.unpack_w2", lambda w2, gen: unpack(w2, w2 >> 60))
+
+
 def _free_under_work_requests(patch: pytest.MonkeyPatch) -> None:
     settle = Partition.settle
 
@@ -92,7 +98,8 @@ MUTANTS: list[tuple[Patch, str]] = [
     (_two_doorbells_in_flight, "10"),
     (_ring_highest_completed, "3 10"),
     (_trust_any_hint, "6"),
-    (_free_under_work_requests, "5 7"),
+    (_trust_any_times, "15"),
+    (_free_under_work_requests, "3 5 7"),
     (_restart_without_roll_forward, "3 7 10"),
     (_no_reconciliation, "3 10"),
     (_cancel_before_commit, "7 11"),

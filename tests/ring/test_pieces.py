@@ -86,9 +86,9 @@ def test_words_are_those_of_the_scheduler(tmp_path: Path) -> None:
     source.write_text(
         '#include <cstdio>\n#include "ring_words.h"\nusing namespace blink;\n'
         "static void row(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {\n"
-        '  std::printf("%llu %llu %llu %llu\\n", (unsigned long long)pack_w0(a, b & 255, c & 255, d),\n'
+        '  std::printf("%llu %llu %llu %llu %llu\\n", (unsigned long long)pack_w0(a, b & 255, c & 255, d),\n'
         "    (unsigned long long)pack_w1(a, b, c, d), (unsigned long long)pack_checked(a),\n"
-        "    (unsigned long long)pack_commit(a, b));\n}\n"
+        "    (unsigned long long)pack_commit(a, b), (unsigned long long)pack_w2(a, b, c));\n}\n"
         f"int main() {{ {rows} }}\n"
     )
     program = tmp_path / "words"
@@ -97,13 +97,20 @@ def test_words_are_those_of_the_scheduler(tmp_path: Path) -> None:
     for (a, b, c, d), line in zip(cases, lines, strict=True):
         assert [int(word) for word in line.split()] == [
             words.pack_w0(a, b & 255, c & 255, d), words.pack_w1(a, b, c, d),
-            words.pack_checked(a), words.pack_commit(a, b),
+            words.pack_checked(a), words.pack_commit(a, b), words.pack_w2(a, words.Times(b, b + c)),
         ]  # fmt: skip
 
 
 @given(U32, st.integers(0, 255), st.integers(0, 255), U32)
 def test_a_status_survives_packing(gen: int, state: int, reason: int, count: int) -> None:
     assert words.unpack_w0(words.pack_w0(gen, state, reason, count)) == (gen & 0xFFFF, state, reason, count)
+
+
+@given(U32, U32, U32)
+def test_times_are_taken_for_their_generation_only(gen: int, first: int, rest: int) -> None:
+    word, limit = words.pack_w2(gen, words.Times(first, first + rest)), words.TIME_LIMIT_US
+    assert words.unpack_w2(word, gen) == (min(first, limit), min(first, limit) + min(rest, limit))
+    assert words.unpack_w2(word, gen + 1) is None
 
 
 @given(U32, st.integers(0, 63))

@@ -51,7 +51,8 @@ class Host:
             head[2] += 1
             head[3] = phase | budget_ms << 32
 
-    def publish(self, handle: Handle, tokens: list[int], state: State, reason: Reason = Reason.NONE) -> None:
+    def publish(self, handle: Handle, tokens: list[int], state: State, reason: Reason = Reason.NONE,
+                times: words.Times | None = None) -> None:  # fmt: skip
         """Answer a request of partition 1, as its record asks."""
         q, f, g = self.ring.geometry, self.region(Region.F, 1), self.region(Region.G, 1)
         record = f[q.request_off + REQUEST.size * handle.slot :][: REQUEST.size].view(REQUEST.dtype())[0]
@@ -59,8 +60,10 @@ class Host:
         g[at : at + 4 * len(tokens)].view(np.uint32)[:] = tokens
         status = g[q.status_off :].view(np.uint64)
         prev, last = [0, 0, *tokens][-2:]
-        status[2 * handle.slot + 1] = words.pack_w1(handle.gen, len(tokens), last, prev)
-        status[2 * handle.slot] = words.pack_w0(handle.gen, state, reason, len(tokens))
+        status[3 * handle.slot + 1] = words.pack_w1(handle.gen, len(tokens), last, prev)
+        if times is not None:
+            status[3 * handle.slot + 2] = words.pack_w2(handle.gen, times)
+        status[3 * handle.slot] = words.pack_w0(handle.gen, state, reason, len(tokens))
 
 
 def request(prompt: int = 5, max_tokens: int = 20) -> SubmitRequest:
@@ -106,10 +109,24 @@ def test_a_request_runs_through(directory: Path, client: RingClient) -> None:
     host.publish(handle, [5, 6, 7], State.DECODE_PROCESSING)
     (update,) = client.poll(time.monotonic())
     assert (update.handle, update.tokens, update.state) == (handle, [5, 6, 7], State.DECODE_PROCESSING)
-    host.publish(handle, [5, 6, 7, 8], State.DECODE_COMPLETED, Reason.EOS)
+    assert update.times is None
+    host.publish(handle, [5, 6, 7, 8], State.DECODE_COMPLETED, Reason.EOS, words.Times(1500, 9000))
     (update,) = client.poll(time.monotonic())
     assert (update.tokens, update.reason, update.error) == ([8], Reason.EOS, None)
+    assert update.times == (1500, 9000)
     assert client.health().outstanding == 0
+
+
+def test_an_end_whose_times_were_read_too_early_has_none(directory: Path, client: RingClient) -> None:
+    """15: the read saw w2 before the scheduler wrote it, and w0 after."""
+    host = Host(directory, Geometry(2, 2, 4096, 1 << 19))
+    attach(client)
+    for times in (words.Times(1500, 9000), None):
+        handle = client.submit(request())
+        client.poll(time.monotonic())
+        host.publish(handle, [5], State.DECODE_COMPLETED, Reason.EOS, times)
+        (update,) = client.poll(time.monotonic())
+        assert (update.handle.slot, update.reason, update.times) == (0, Reason.EOS, times)
 
 
 def test_a_long_answer_wraps_the_count_of_the_hint(directory: Path, client: RingClient) -> None:
@@ -307,8 +324,8 @@ def test_an_unpublished_ring_is_invisible(directory: Path) -> None:
     ("field", "value", "said"),
     [
         ("magic", 1, "magic is 0x1"),
-        ("version", 2, "ring version 2.0, not 1.0"),
-        ("features", 1, "ring version 1.1"),
+        ("version", 1, "ring version 1.0, not 2.0"),
+        ("features", 1, "ring version 2.1"),
         ("slots", 15, "not a multiple of parts"),
         ("parts", 1, "partition 1 of a ring with 1 partitions"),
         ("out_off", 64, "out_off is 64"),

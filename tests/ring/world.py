@@ -56,7 +56,11 @@ class Monitor:
 
     def status(self) -> list[int]:
         at, n = self._geometry.status_off, self._geometry.slots_per_part
-        return self._g[at : at + STATUS.size * n].view(np.uint64)[::2].tolist()
+        return self._g[at : at + STATUS.size * n].view(np.uint64)[:: STATUS.size // 8].tolist()
+
+    def times(self, handle: Handle) -> words.Times | None:
+        at = self._geometry.status_off + STATUS.size * handle.slot + STATUS.offset("w2")
+        return words.unpack_w2(int(self._g[at : at + 8].view(np.uint64)[0]), handle.gen)
 
     def db(self) -> int | None:
         return words.unpack_checked(int(self._f[:8].view(np.uint64)[F_HEAD.offset("db") // 8]))
@@ -188,6 +192,9 @@ class World:
             assert update.reason in allowed, f"11: {update.reason.name} hit a request that nobody cancelled"
             if update.reason is Reason.LENGTH:
                 assert track.tokens == track.expected, "6: delivered and published tokens differ at the end"
+            published = self.monitor.times(update.handle)
+            assert published is not None, "15: an end without times"
+            assert update.times in (None, published), "15: the times of another generation"
             count = words.unpack_w0(self.monitor.status()[update.handle.slot]).tokens
             assert len(track.tokens) == count, "6: delivered and published counts differ at the end"
 
