@@ -4,6 +4,9 @@ Open loop (``rate``): arrivals are a Poisson process that does not wait for answ
 that a request was due, so a late client cannot hide a queue. Closed loop (``at_once``): each answer is followed by the
 next request. Requests of the first ``warm_up_s`` are not counted; those due in the window after it are, and load goes
 on until the last of them has its answer.
+
+Where every server is Blink, the scheduler's own times of the same requests stand beside the client's (docs/api.md,
+``scheduler_times``).
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ class Sent:
     last: float = 0.0
     tokens: int = 0
     error: str = ""
+    scheduler: tuple[float, float] | None = None  # its first and last token, in seconds from its own first sight
     late: float = field(default=0.0)
 
     @property
@@ -91,7 +95,7 @@ def render(document: dict[str, Any]) -> str:
     lines = [f"{name:<22}{document[name]}" for name in ("command", "started", "client", "versions")]
     for name in ("requests", "completed", "errors", "requests_per_s", "tokens_per_s", "mean_prompt", "mean_answer"):
         lines.append(f"{name:<22}{document[name]}")
-    for name in ("ttft_ms", "tpot_ms", "late_ms"):
+    for name in ("ttft_ms", "scheduler_ttft_ms", "tpot_ms", "scheduler_tpot_ms", "late_ms"):
         values = document[name]
         lines.append(f"{name:<22}" + ("  ".join(f"{k} {v:.2f}" for k, v in values.items()) if values else "none"))
     return "\n".join(lines)
@@ -108,6 +112,7 @@ class _Load:
         self._sent: list[Sent] = []
         self._arrivals: list[float] = []  # of every token
         self._start = 0.0
+        self._blink = False
 
     def _now(self) -> float:
         return time.perf_counter() - self._start
@@ -124,12 +129,15 @@ class _Load:
             "max_tokens": sent.wanted, "temperature": 0, "ignore_eos": True, "stream": True,
             "stream_options": {"include_usage": True},
         }  # fmt: skip
+        if self._blink:
+            body["scheduler_times"] = True
         self._sent.append(sent)
         return sent, json.dumps(body).encode(), self._urls[len(self._sent) % len(self._urls)]
 
     async def open_loop(self, rate: float) -> None:
         """Poisson arrivals at ``rate`` requests a second."""
         async with self._client() as client:
+            await self._meet(client)
             self._start, due, tasks = time.perf_counter(), 0.0, set[asyncio.Task[None]]()
             while due < self._end or self._waiting():
                 due += float(self._rng.exponential(1 / rate))
@@ -148,6 +156,7 @@ class _Load:
                 await self._stream(client, *self._request(self._now()))
 
         async with self._client() as client:
+            await self._meet(client)
             self._start = time.perf_counter()
             tasks = {asyncio.create_task(worker(client)) for _ in range(at_once)}
             while self._now() < self._end or self._waiting():
@@ -156,6 +165,14 @@ class _Load:
 
     def _client(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(headers=self._headers, timeout=STALL_S, limits=httpx.Limits(), trust_env=False)
+
+    async def _meet(self, client: httpx.AsyncClient) -> None:
+        """Find out whether every server is Blink: others may refuse a field that they do not know."""
+        try:
+            answers = [(await client.get(f"{url}/v1/models")).json()["data"] for url in self._urls]
+            self._blink = all(model["owned_by"] == "blink" for models in answers for model in models)
+        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+            self._blink = False  # whatever is wrong, the requests will say it
 
     def _counted(self) -> list[Sent]:
         return [s for s in self._sent if self._begin <= s.due < self._end]
@@ -188,12 +205,16 @@ class _Load:
         if chunk.get("choices"):
             sent.first, sent.last = sent.first or now, now
             self._arrivals.append(now)
-        return int((chunk.get("usage") or {}).get("completion_tokens", 0))
+        usage = chunk.get("usage") or {}
+        if times := (usage.get("scheduler_times") or [None])[0]:
+            sent.scheduler = times["first_token_s"], times["last_token_s"]
+        return int(usage.get("completion_tokens", 0))
 
     def summary(self) -> dict[str, Any]:
         """The figures. Throughput is of the window; tokens are events, which carry one unless they were delayed."""
         counted, seconds = self._counted(), self._end - self._begin
         done = [s for s in counted if s.done]
+        inside = [(s.tokens, *s.scheduler) for s in done if s.scheduler]
         errors: dict[str, int] = {}
         for s in counted:
             if not s.done:
@@ -207,7 +228,9 @@ class _Load:
             "mean_prompt": round(float(np.mean([s.prompt for s in done])), 1) if done else 0,
             "mean_answer": round(float(np.mean([s.tokens for s in done])), 1) if done else 0,
             "ttft_ms": _percentiles([s.first - s.due for s in done]),
+            "scheduler_ttft_ms": _percentiles([first for _, first, _ in inside]),
             "tpot_ms": _percentiles([(s.last - s.first) / (s.tokens - 1) for s in done if s.tokens > 1]),
+            "scheduler_tpot_ms": _percentiles([(last - first) / (n - 1) for n, first, last in inside if n > 1]),
             "late_ms": _percentiles([s.late for s in counted]),
         }
 

@@ -8,7 +8,8 @@ import logging
 import re
 import secrets
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 from urllib.parse import quote
@@ -40,6 +41,7 @@ class Record:
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     finish: str | None = None
+    latencies_ms: Mapping[str, float] = field(default_factory=dict)
 
 
 def record_of(request: Request) -> Record:
@@ -119,6 +121,7 @@ class Gate:
             ("prompt_tokens", record.prompt_tokens),
             ("output_tokens", record.output_tokens),
             ("finish", record.finish),
+            *record.latencies_ms.items(),
         )
         access_log.info(
             '%s %s "%s %s" %d %.1f ms%s',

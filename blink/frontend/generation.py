@@ -14,10 +14,14 @@ GRACE_S = 5.0  # the scheduler ends a request at its deadline; past this much mo
 
 
 class Generation:
-    """The answers of one HTTP request. ``prompt_tokens`` counts every prompt once."""
+    """The answers of one HTTP request. ``prompt_tokens`` counts every prompt once; ``times`` puts the scheduler's times
+    into the usage."""
 
-    def __init__(self, job: Job, choices: Sequence[Choice], prompt_tokens: int, timeout_s: float) -> None:
+    def __init__(
+        self, job: Job, choices: Sequence[Choice], prompt_tokens: int, timeout_s: float, *, times: bool = False
+    ) -> None:
         self.job, self.choices, self.prompt_tokens = job, choices, prompt_tokens
+        self._times = times
         self._unfinished = len(choices)
         self._failure: ApiError | None = None
         job.limit(timeout_s + GRACE_S)
@@ -53,10 +57,16 @@ class Generation:
             self._failure = self._failure or e
 
     def usage(self) -> dict[str, Any]:
-        """Token counts so far."""
+        """Token counts so far; with ``times``, at the end the scheduler's too, null where an answer has none."""
         completion = sum(choice.tokens for choice in self.choices)
-        return {
+        usage: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": completion,
             "total_tokens": self.prompt_tokens + completion,
         }
+        if self._times and not self._unfinished:
+            usage["scheduler_times"] = [
+                t and {"first_token_s": t.first_us / 1e6, "last_token_s": t.last_us / 1e6}
+                for t in (track.times for track in self.job.tracks)
+            ]
+        return usage

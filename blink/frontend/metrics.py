@@ -49,8 +49,14 @@ class Metrics:
             metric = Gauge(f"blink_{name}", text, ["model"], registry=self._registry, multiprocess_mode="livesum")
             return metric.labels(model)
 
-        self.ttft = latency("ttft_seconds", "Time from submission to the first token", _LATENCY_S)
-        self.tpot = latency("tpot_seconds", "Mean time per token after the first, by request", _TOKEN_S)
+        sight = "Time from the scheduler's first sight of a request to its publish of the first token"
+        paced = "Mean time per token after the first as the scheduler published them, by request"
+        self.latency = {
+            "ttft": latency("ttft_seconds", "Time from submission to the first token", _LATENCY_S),
+            "tpot": latency("tpot_seconds", "Mean time per token after the first, by request", _TOKEN_S),
+            "scheduler_ttft": latency("scheduler_ttft_seconds", sight, _LATENCY_S),
+            "scheduler_tpot": latency("scheduler_tpot_seconds", paced, _TOKEN_S),
+        }
         self.e2e = latency("e2e_seconds", "Time from submission to the end of an answer", _LATENCY_S)
         self._finished = counter("requests", "Answers by how they ended", "finish_reason")
         self._responses = counter("http_responses", "HTTP responses by path and status", "path", "status")

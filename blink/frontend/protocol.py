@@ -62,6 +62,7 @@ class GenerationBody(Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
+    scheduler_times: bool | None = None
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -160,6 +161,8 @@ def _check(body: GenerationBody) -> None:
     _stop_strings(body.stop)
     if body.stream_options is not None and not body.stream:
         raise bad("stream_options", "is only allowed with stream=true")
+    if body.scheduler_times and body.stream and not body.include_usage:
+        raise bad("scheduler_times", "is part of a stream's usage: set stream_options.include_usage too")
     if isinstance(body, ChatBody):
         if body.top_logprobs and not body.logprobs:
             raise bad("top_logprobs", "needs logprobs=true")

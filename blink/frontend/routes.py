@@ -22,6 +22,7 @@ from blink.frontend.parameters import answer_options, completion_prompts, submit
 from blink.frontend.protocol import Body, ChatBody, CompletionBody, DetokenizeBody, GenerationBody, TokenizeBody, parse
 from blink.frontend.service import Frontend
 from blink.frontend.sse import DONE, EventStream, HangUp
+from blink.frontend.tracker import latencies_ms
 from blink.ring.health import phase_name
 
 MAX_BODY_BYTES = 8 << 20
@@ -90,7 +91,7 @@ async def _answer(request: Request, body: GenerationBody, prompts: list[list[int
     options, n = answer_options(body, frontend.eos_ids), body.n or 1
     choices = [Choice(i, options, frontend.tokenizer, prompts[i // n]) for i in range(len(requests))]
     job = frontend.tracker.submit(requests)
-    generation = Generation(job, choices, sum(map(len, prompts)), timeout_s)
+    generation = Generation(job, choices, sum(map(len, prompts)), timeout_s, times=bool(body.scheduler_times))
     hang_up = HangUp(request.receive, job.hang_up)
     record.user, record.prompt_tokens = body.user, generation.prompt_tokens
 
@@ -98,6 +99,7 @@ async def _answer(request: Request, body: GenerationBody, prompts: list[list[int
         hang_up.close()
         job.close("error")
         record.gone = record.gone or job.gone
+        record.latencies_ms = latencies_ms(job.tracks)
         record.output_tokens = sum(c.tokens for c in choices)
         record.finish = record.finish or ",".join(c.finish or "unfinished" for c in choices)
 

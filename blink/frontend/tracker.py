@@ -13,6 +13,7 @@ from blink.ring.client import RingClient, RingFull, RingUnavailable
 from blink.ring.layout import Reason
 from blink.ring.request import SubmitRequest
 from blink.ring.stream import Handle, Update
+from blink.ring.words import Times
 
 
 @dataclass(slots=True, eq=False)
@@ -27,6 +28,39 @@ class Track:
     last: float = 0.0
     tokens: int = 0
     outcome: str | None = None
+    times: Times | None = None  # the scheduler's, once it has ended the request
+
+    @property
+    def ttft(self) -> float | None:
+        """Seconds from submission until the first token was read; None before."""
+        return None if self.first is None else self.first - self.submitted
+
+    @property
+    def tpot(self) -> float | None:
+        """Mean seconds per token after the first, as they were read; None where there is none."""
+        return None if self.first is None else self._each(self.last - self.first)
+
+    @property
+    def scheduler_ttft(self) -> float | None:
+        """Seconds by the scheduler's clock from its first sight of the request to its publish of the first token."""
+        return None if self.times is None or not self.tokens else self.times.first_us / 1e6
+
+    @property
+    def scheduler_tpot(self) -> float | None:
+        """Mean seconds per token after the first, as the scheduler published them."""
+        return None if self.times is None else self._each((self.times.last_us - self.times.first_us) / 1e6)
+
+    def _each(self, seconds: float) -> float | None:
+        return seconds / (self.tokens - 1) if self.tokens > 1 else None
+
+
+LATENCIES = ("ttft", "tpot", "scheduler_ttft", "scheduler_tpot")
+
+
+def latencies_ms(tracks: Sequence[Track]) -> dict[str, float]:
+    """What is known of LATENCIES, each in ms with ``_ms`` behind its name; of several answers the longest."""
+    known = {name: [t for track in tracks if (t := getattr(track, name)) is not None] for name in LATENCIES}
+    return {f"{name}_ms": round(1000 * max(times), 3) for name, times in known.items() if times}
 
 
 class Job:
@@ -151,14 +185,14 @@ class RequestTracker:
                 else:
                     track.job.put(track.index, update)
             if update.reason is not None or update.error is not None:
-                self._end(track, update.reason)
+                self._end(track, update)
         if tokens:
             self._metrics.output_tokens.inc(tokens)
 
     def _first_token(self, track: Track) -> None:
         track.first = track.last
         self.urgent -= 1
-        self._metrics.ttft.observe(track.first - track.submitted)
+        self._metrics.latency["ttft"].observe(track.first - track.submitted)
         self._gauges()
 
     def drop(self, track: Track, outcome: str) -> None:
@@ -176,13 +210,15 @@ class RequestTracker:
             job.fail(error)
             job.close("error")
 
-    def _end(self, track: Track, reason: Reason | None) -> None:
+    def _end(self, track: Track, update: Update) -> None:
         del self._tracks[track.handle]
+        track.times = update.times
         if track.first is None:
             self.urgent -= 1
-        elif track.tokens > 1:
-            self._metrics.tpot.observe((track.last - track.first) / (track.tokens - 1))
-        if reason in (Reason.EOS, Reason.STOP_ID, Reason.LENGTH):
+        for name in LATENCIES[1:]:  # the first is observed when it comes
+            if (seconds := getattr(track, name)) is not None:
+                self._metrics.latency[name].observe(seconds)
+        if update.reason in (Reason.EOS, Reason.STOP_ID, Reason.LENGTH):
             self._metrics.e2e.observe(time.monotonic() - track.submitted)
         self._gauges()
 

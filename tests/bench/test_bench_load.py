@@ -33,6 +33,9 @@ def test_every_counted_request_is_answered_whole(up: Appliance, how: tuple[str, 
     assert found["requests"] == found["completed"] > 5
     assert 0 < found["ttft_ms"]["p50"] <= found["ttft_ms"]["p99"]
     assert 0 < found["tpot_ms"]["p50"] <= found["tpot_ms"]["p99"]
+    assert 0 < found["scheduler_ttft_ms"]["mean"] <= found["ttft_ms"]["mean"]
+    assert 0 < found["scheduler_ttft_ms"]["p99"] <= found["ttft_ms"]["p99"]
+    assert 0 < found["scheduler_tpot_ms"]["p50"] <= found["scheduler_tpot_ms"]["p99"]
     assert found["requests_per_s"] > 0
     served = sum(up.observe().finished.values()) - sum(before.values())
     assert served >= found["completed"]

@@ -111,6 +111,14 @@ def test_stream_structure(http: httpx.Client, path: str, n: int) -> None:
             assert all(c["text"] for c in choices[:-1])
 
 
+def test_the_schedulers_times_only_where_asked_for(http: httpx.Client, complete: Post) -> None:
+    assert "scheduler_times" not in complete(max_tokens=4)["usage"]
+    (times,) = complete(max_tokens=4, ignore_eos=True, scheduler_times=True)["usage"]["scheduler_times"]
+    assert 0 < times["first_token_s"] < times["last_token_s"]
+    body = {"model": "tiny", "prompt": "a", "stream": True, "scheduler_times": True}
+    assert http.post("/v1/completions", json=body).json()["error"]["param"] == "scheduler_times"
+
+
 def test_usage_only_where_asked_for(http: httpx.Client) -> None:
     assert all("usage" not in c for c in stream(http, "/v1/completions", prompt="a", max_tokens=4))
     options = {"include_usage": True, "continuous_usage_stats": True}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
@@ -163,6 +164,9 @@ def test_metrics_add_up(live: Appliance, http: httpx.Client, complete: Post) -> 
     assert grown("blink_requests_total[('finish_reason', 'stop')]") == 1
     assert grown("blink_ttft_seconds_count") == 4
     assert grown("blink_tpot_seconds_count") == 4
+    assert grown("blink_scheduler_ttft_seconds_count") == 4
+    assert grown("blink_scheduler_tpot_seconds_count") == 4
+    assert 0 < grown("blink_scheduler_ttft_seconds_sum") <= grown("blink_ttft_seconds_sum")
     assert grown("blink_e2e_seconds_count") >= 3
     assert grown("blink_output_tokens_total") >= 47
     assert grown("blink_ring_claims_total") == 4
@@ -170,6 +174,35 @@ def test_metrics_add_up(live: Appliance, http: httpx.Client, complete: Post) -> 
     assert (after["blink_requests_waiting"], after["blink_requests_running"]) == (0, 0)
     assert (after["blink_up"], after["blink_kv_pages_used"], after["blink_lanes_used"]) == (1, 0, 0)
     assert after["blink_scheduler_beat_age_seconds"] < 2
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_the_schedulers_times_lie_within_the_clients(live: Appliance, http: httpx.Client, n: int) -> None:
+    """One clock is behind all three here, so what happened earlier has the smaller number; TPOT has no such order."""
+    name, started = f"times-{n}", time.monotonic()
+    body = {"model": "tiny", "prompt": "a", "max_tokens": 40, "n": n, "ignore_eos": True, "stream": True}
+    body |= {"stream_options": {"include_usage": True}, "scheduler_times": True}
+    with http.stream("POST", "/v1/completions", json=body, headers={"X-Request-Id": name}) as response:
+        arrived: dict[int, float] = {}
+        for event in events(response):
+            assert response.status_code == 200
+            if isinstance(event, dict):
+                last = event
+                for choice in event["choices"]:
+                    arrived.setdefault(choice["index"], time.monotonic() - started)
+    whole = time.monotonic() - started
+    times = last["usage"]["scheduler_times"]
+    assert len(times) == n
+    for i, t in enumerate(times):
+        assert 0 < t["first_token_s"] < t["last_token_s"] <= whole
+        assert t["first_token_s"] <= arrived[i]
+    said = wait_for("the access log", lambda: re.search(f" {name} .*ms (.*)", live.log("frontend")), 5)[1]
+    logged = {name: float(ms) for name, ms in re.findall(r"(\w+)_ms=([\d.]+)", said)}
+    assert set(logged) == {"ttft", "tpot", "scheduler_ttft", "scheduler_tpot"}
+    assert logged["scheduler_ttft"] == pytest.approx(1000 * max(t["first_token_s"] for t in times))
+    assert logged["scheduler_ttft"] <= logged["ttft"] <= 1000 * whole
+    rest = max(t["last_token_s"] - t["first_token_s"] for t in times)
+    assert logged["scheduler_tpot"] == pytest.approx(1000 * rest / 39, abs=0.001)
 
 
 def test_openapi_describes_the_bodies(http: httpx.Client) -> None:

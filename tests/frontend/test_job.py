@@ -11,10 +11,11 @@ from blink.frontend.choice import AnswerOptions, Choice, Piece
 from blink.frontend.errors import ApiError, ClientGone, unavailable
 from blink.frontend.generation import Generation
 from blink.frontend.metrics import Metrics
-from blink.frontend.tracker import Job, RequestTracker, hop_of
+from blink.frontend.tracker import Job, RequestTracker, Track, hop_of, latencies_ms
 from blink.ring.client import RingClient
 from blink.ring.layout import Reason, State
 from blink.ring.stream import Handle, TokenLogprob, Update
+from blink.ring.words import Times
 from tests.frontend.pieces import PieceTokenizer
 
 
@@ -96,6 +97,36 @@ def test_text_that_came_with_a_failure_precedes_it() -> None:
         return said
 
     assert [p.text for p in asyncio.run(run())] == ["aba"]
+
+
+def test_the_schedulers_times_are_in_the_usage_at_the_end() -> None:
+    async def run() -> list[object]:
+        job, said = new_job(), list[object]()
+        job.tracks = [Track(Handle(1, i, 1), job, i, 0.0) for i in (0, 1)]
+        choices = [Choice(i, AnswerOptions(), PieceTokenizer([b"a", b"b"])) for i in (0, 1)]
+        generation = Generation(job, choices, 1, 5.0, times=True)
+        for index, news in ((1, update(0)), (0, update(1, reason=Reason.LENGTH)), (1, update(reason=Reason.LENGTH))):
+            if index == 0:
+                job.tracks[0].times = Times(1500, 9000)
+            job.put(index, news)
+            await generation.next()
+            said.append(generation.usage().get("scheduler_times"))
+        job.close("error")
+        return said
+
+    assert asyncio.run(run()) == [None, None, [{"first_token_s": 0.0015, "last_token_s": 0.009}, None]]
+
+
+def test_latencies_are_the_longest_of_what_is_known() -> None:
+    job = new_job()
+    tracks = [Track(Handle(1, i, 1), job, i, 10.0) for i in range(3)]
+    assert latencies_ms(tracks) == {}
+    tracks[0].first, tracks[0].last, tracks[0].tokens = 10.5, 10.5, 1
+    assert latencies_ms(tracks) == {"ttft_ms": 500}
+    tracks[1].first, tracks[1].last, tracks[1].tokens = 10.25, 11.25, 5
+    tracks[1].times = Times(200_000, 800_000)
+    tracks[2].times = Times(0, 0)  # it ended without a token
+    assert latencies_ms(tracks) == {"ttft_ms": 500, "tpot_ms": 250, "scheduler_ttft_ms": 200, "scheduler_tpot_ms": 150}
 
 
 @pytest.mark.parametrize(
