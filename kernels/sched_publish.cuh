@@ -44,6 +44,8 @@ BLINK_DEVICE void harvest_row(P &p, Sched &s, uint32_t i) {
 template <class P>
 BLINK_DEVICE void harvest(P &p, Sched &s) {
     uint32_t rows = s.decision.rows;
+    /* The last thread has a row to take in only where every other has, so nobody waits for the clock. */
+    if (p.tid() == p.nthreads() - 1) s.harvest_ns = p.now_ns();
     for (uint32_t i = p.tid(); i < rows; i += p.nthreads()) harvest_row(p, s, i);
     p.sync();
     if (p.tid() == 0) s.in_flight = 0;
@@ -68,8 +70,9 @@ BLINK_DEVICE void publish_logprob(P &p, Sched &s, const Record &rec) {
 }
 
 template <class P>
-BLINK_DEVICE void publish_record(P &p, Sched &s, uint32_t r, uint64_t now) {
+BLINK_DEVICE void publish_record(P &p, Sched &s, uint32_t r) {
     Record &rec = s.record(r);
+    Slot &own = s.slot(rec.slot);
     const RingRequest &q = rec.request;
     const uint32_t *answer = s.tokens(r) + q.prompt_len;
     uint32_t *out = (uint32_t *)(s.ring.g(rec.part) + q.out_off);
@@ -77,8 +80,8 @@ BLINK_DEVICE void publish_record(P &p, Sched &s, uint32_t r, uint64_t now) {
     for (uint32_t i = rec.published; i < rec.count; i++) p.ring_store(out + i, answer[i]);
     if (rec.published < rec.count) {
         if (q.flags & FLAG_LOGPROBS) publish_logprob(p, s, rec);
-        if (rec.published == 0) rec.first_ns = now;
-        rec.last_ns = now;
+        if (rec.published == 0) own.first_token_ns = s.harvest_ns;
+        own.last_token_ns = s.harvest_ns;
     }
     rec.published = rec.count;
 
@@ -89,7 +92,7 @@ BLINK_DEVICE void publish_record(P &p, Sched &s, uint32_t r, uint64_t now) {
     p.ring_store(&status->w1, fits ? pack_w1(q.gen, rec.count, last, prev) : pack_no_hint(q.gen));
     bool ended = rec.state == RECORD_ENDED;
     if (ended) {
-        uint64_t first = rec.first_ns - rec.seen_ns, rest = rec.last_ns - rec.first_ns;
+        uint64_t first = own.first_token_ns - own.first_ns, rest = own.last_token_ns - own.first_token_ns;
         p.ring_store(&status->w2, pack_w2(q.gen, first / NS_PER_US, rest / NS_PER_US));
     }
     p.ring_release(&status->w0, pack_w0(q.gen, rec.wire_state, ended ? rec.reason : REASON_NONE, rec.count));
@@ -122,8 +125,7 @@ BLINK_DEVICE void publish_head(P &p, Sched &s, uint32_t q) {
 template <class P>
 BLINK_DEVICE void publish(P &p, Sched &s) {
     uint32_t tid = p.tid(), n = p.nthreads(), dirty = s.n_dirty;
-    uint64_t now = tid < dirty ? p.now_ns() : 0;
-    for (uint32_t i = tid; i < dirty; i += n) publish_record(p, s, s.dirty()[i], now);
+    for (uint32_t i = tid; i < dirty; i += n) publish_record(p, s, s.dirty()[i]);
     p.sync();
     if (tid == 0) {
         s.n_dirty = 0;

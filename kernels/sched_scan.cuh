@@ -189,12 +189,11 @@ BLINK_DEVICE bool claim(P &p, Sched &s, uint32_t slot) {
             s.n_free_records--;
             rec.claim_no = s.next_claim++;
             rec.deadline_ns = slot_deadline(own, q.deadline_ms);
-            rec.seen_ns = rec.first_ns = rec.last_ns = own.first_ns;
             rec.slot = slot, rec.part = s.ring.part_of(slot);
             rec.state = RECORD_WAITING, rec.wire_state = STATE_PREFILL_PROCESSING, rec.reason = REASON_NONE;
             rec.lane = NONE, rec.count = rec.published = rec.cached = rec.pages = 0;
             rec.dirty = rec.preempted = 0;
-            own.stamp = 0;
+            own.stamp = 0, own.first_token_ns = own.last_token_ns = own.first_ns;
             s.live++;
             waiting_push_back(s, r);
             mark_dirty(p, s, r);

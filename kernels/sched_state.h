@@ -55,11 +55,12 @@ struct RingView {
     }
 };
 
-/* The pending request of a slot, meaningful while its commit says that there is one. */
+/* The pending request of a slot, meaningful while its commit says that there is one; its times, until it has ended. */
 struct Slot {
-    uint64_t stamp;    /* scan that first saw it; 0: seen none since the last claim */
-    uint64_t first_ns; /* time of that scan */
-    uint64_t torn_ns;  /* since when the record is inconsistent; meaningful while torn */
+    uint64_t stamp;                         /* scan that first saw it; 0: seen none since the last claim */
+    uint64_t first_ns;                      /* time of that scan */
+    uint64_t first_token_ns, last_token_ns; /* when they were harvested; first_ns until then */
+    uint64_t torn_ns;                       /* since when the record is inconsistent; meaningful while torn */
     uint32_t seq;
     uint32_t deadline_ms;
     uint8_t ready; /* the record was consistent when last read */
@@ -91,8 +92,6 @@ struct Record {
     RingRequest request; /* the validated copy: the ring's own is never read again */
     uint64_t claim_no;   /* order of claims, from 1 */
     uint64_t deadline_ns;
-    uint64_t seen_ns;           /* the scan that first saw it */
-    uint64_t first_ns, last_ns; /* when its first and its newest token were published */
     uint32_t slot, part;
     uint32_t state;
     uint32_t reason;     /* not NONE: ends at the next plan, or has ended */
@@ -157,6 +156,7 @@ struct Sched {
     uint32_t live;    /* records neither free nor ended */
     uint32_t pending, n_candidates;
     uint32_t n_free_records, n_free_lanes, n_free_pages, n_dirty, n_ending;
+    uint64_t harvest_ns; /* of the newest tokens, which are published next */
 
     Key key[MAX_THREADS]; /* of block_min() */
 

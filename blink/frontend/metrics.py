@@ -49,8 +49,8 @@ class Metrics:
             metric = Gauge(f"blink_{name}", text, ["model"], registry=self._registry, multiprocess_mode="livesum")
             return metric.labels(model)
 
-        sight = "Time from the scheduler's first sight of a request to its publish of the first token"
-        paced = "Mean time per token after the first as the scheduler published them, by request"
+        sight = "Time from the scheduler's first sight of a request to the first token, by its clock"
+        paced = "Mean time per token after the first by the scheduler's clock, by request"
         self.latency = {
             "ttft": latency("ttft_seconds", "Time from submission to the first token", _LATENCY_S),
             "tpot": latency("tpot_seconds", "Mean time per token after the first, by request", _TOKEN_S),

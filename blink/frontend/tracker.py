@@ -42,12 +42,12 @@ class Track:
 
     @property
     def scheduler_ttft(self) -> float | None:
-        """Seconds by the scheduler's clock from its first sight of the request to its publish of the first token."""
+        """Seconds by the scheduler's clock from its first sight of the request to its first token."""
         return None if self.times is None or not self.tokens else self.times.first_us / 1e6
 
     @property
     def scheduler_tpot(self) -> float | None:
-        """Mean seconds per token after the first, as the scheduler published them."""
+        """Mean seconds per token after the first, by the scheduler's clock."""
         return None if self.times is None else self._each((self.times.last_us - self.times.first_us) / 1e6)
 
     def _each(self, seconds: float) -> float | None:

@@ -18,7 +18,7 @@ class Status(NamedTuple):
 
 
 class Times(NamedTuple):
-    """When the scheduler published a request's first and last token, in µs from the scan that first saw the request.
+    """When the scheduler had a request's first and last token, in µs from the scan that first saw the request.
 
     Both 0 where there was no token. A time that does not fit stands at its limit: 17.9 minutes to the first token, and
     as much again to the last.

@@ -82,6 +82,7 @@ def measure(device: Device, lanes: int, *, host: bool) -> tuple[float, float]:
     turn, engine, core = build(lanes)
     for _ in range(lanes // 4 + 10):  # claims of 8 a step, prefills and decodes in turn
         turn(0)
+    call(cuda.cuCtxSynchronize())  # the stream that is measured does not wait for this one
     decode = microseconds(turn) - alone
     last = core.decision[0]
     assert (last["kind"], last["rows"]) == (Kind.DECODE, lanes), "not all lanes were decoding"

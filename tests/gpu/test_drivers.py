@@ -96,6 +96,28 @@ def test_random_use(make: Make, driver: str, seed: int) -> None:
     assert (counters["RELAUNCHES"] > 0) == (driver == "persistent")
 
 
+def test_its_times_lie_within_the_clients(make: Make) -> None:
+    """By the GPU's clock a request's first token is not later, after its first sight, than the client reads it."""
+    client, timed = attach(make(nodes=SLOW_NODES), 0), 0
+    for seed in range(10):
+        started, first, end = time.monotonic(), None, None
+        client.submit(request([1, 2, 3], 8, seed, ignore_eos=True))
+        while end is None:
+            assert time.monotonic() < started + 10
+            for update in client.poll(time.monotonic()):
+                read_us = 1e6 * (time.monotonic() - started)
+                first = first or (read_us if update.tokens else None)
+                end = update if update.reason is not None else None
+        assert end.reason is Reason.LENGTH
+        if end.times is not None:  # a read may have caught them half written, but hardly ever
+            timed += 1
+            assert first is not None
+            assert 0 < end.times.first_us <= first
+            assert end.times.first_us < end.times.last_us <= read_us
+    assert timed
+    client.close()
+
+
 def test_drain_lets_what_runs_end(make: Make) -> None:
     appliance = make(nodes=SLOW_NODES, trace=1 << 12)
     storm = Storm(appliance, 3)
