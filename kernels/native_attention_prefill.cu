@@ -1,214 +1,298 @@
 /* Attention of packed rows of new tokens over the paged cache, their own keys and values included.
  *
- * The work of a row and a key head is its pairs of (token, query head of the group), ROWS of them to a block: so few
- * tokens of many heads fill a block as many tokens of few heads do. A block walks the positions that its tokens see,
- * COLUMNS at a time from a multiple of COLUMNS, with the next ones on their way to shared memory; each warp keeps 16
- * pairs in registers. What a pair does not see contributes exact zeros, so its result has the same bits whatever the
- * other pairs of its block are, and whether the prompt comes in one piece or in chunks. */
+ * The work of a row and a key head is its pairs of (token, query head of the group), ROWS of them to an item: so few
+ * tokens of many heads fill an item as many tokens of few heads do. An item is a walk over the positions that its
+ * tokens see, COLUMNS at a time from a multiple of COLUMNS. What a pair does not see contributes exact zeros, so its
+ * result has the same bits whatever the other pairs of its item are, and whether the prompt comes in one piece or in
+ * chunks.
+ *
+ * Two warpgroups of a block compute 64 pairs each. A step of their walk is the scores of one tile and the sums of the
+ * tile before it, so that tensor cores have work while weights are made of the scores. Four more warps only copy keys
+ * and values to shared memory, two tiles of each, as the others are done with what was there. */
 #include "native_attention.cuh"
+#include "native_wgmma.cuh"
 
 using namespace blink;
 
-constexpr uint32_t THREADS = 128, WARPS = THREADS / WARP;
-constexpr uint32_t ROWS = WARPS * 16, COLUMNS = 64;
-constexpr uint32_t STEPS = (DIM + 15) / 16;      /* of 16 dimensions; the last may be half empty */
-constexpr uint32_t CHUNKS = (DIM + 63) / 64 * 8; /* 16-byte chunks of a key in shared memory */
-constexpr uint32_t TILE = COLUMNS * CHUNKS;      /* chunks of keys, or of values, at a time */
-constexpr uint32_t STAGES = DIM > 128 ? 1 : 2;
+constexpr uint32_t COMPUTING = 8 * WARP, COPYING = 4 * WARP, THREADS = COMPUTING + COPYING;
+constexpr uint32_t ROWS = COMPUTING / 2, COLUMNS = DIM > 128 ? 64 : 128;
+constexpr uint32_t STEPS = (DIM + 15) / 16; /* of 16 dimensions; the last may be half empty */
+constexpr uint32_t PARTS = (DIM + 63) / 64; /* of 64 dimensions: a tile of each */
+constexpr uint32_t UNITS = 2 * STEPS;       /* 16-byte units of a key, value or query that products read */
+constexpr uint32_t PART = COLUMNS * SWIZZLED_ROW, TILE = PARTS * PART; /* bytes of keys, or of values */
+constexpr uint32_t QUERY_PART = ROWS * SWIZZLED_ROW, QUERIES = PARTS * QUERY_PART;
+constexpr uint32_t RUN = 64; /* positions that are copied at once */
 
 namespace {
 
-/* Where chunk c of a position is: eight positions' chunks of one number are in different banks. */
-__device__ __forceinline__ uint32_t place(uint32_t position, uint32_t c) {
-    return position * CHUNKS + (c ^ position % 8);
-}
+/* What all of a warp's lanes have, said so that the compiler keeps it once for the warp. */
+__device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(EVERY_LANE, x, 0); }
 
-__device__ __forceinline__ void load_matrices(uint32_t (&m)[4], const uint4 *shared, bool transposed) {
-    uint32_t from = (uint32_t)__cvta_generic_to_shared(shared);
-    if (transposed)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-                     : "r"(from)
-                     : "memory");
-    else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-                     : "r"(from)
-                     : "memory");
-}
-
-/* Two numbers of a query from `dim` on; 0 past its end. */
-__device__ __forceinline__ uint32_t load_pair(const real *q, uint32_t dim) {
-    return q && dim < DIM ? *reinterpret_cast<const uint32_t *>(q + dim) : 0;
-}
-
-/* Collective: COLUMNS keys and values to shared memory, later; those of a column are at entry_of(column). */
-template <class EntryOf>
-__device__ __forceinline__ void copy_tile(const AttentionArguments &a, uint4 *keys, uint4 *values, EntryOf entry_of) {
-    constexpr uint32_t PER_POSITION = (DIM + 15) / 16 * 2; /* chunks that products read */
-    static_assert(COLUMNS * PER_POSITION % THREADS == 0, "every thread copies as many chunks");
-#pragma unroll
-    for (uint32_t n = 0; n < COLUMNS * PER_POSITION / THREADS; n++) {
-        uint32_t i = n * THREADS + threadIdx.x, column = i / PER_POSITION, c = i % PER_POSITION;
-        if (THREADS % PER_POSITION == 0) { /* the same, and a constant away from the last round's */
-            column = n * (THREADS / PER_POSITION) + threadIdx.x / PER_POSITION, c = threadIdx.x % PER_POSITION;
+/* By BY threads: COUNT rows of UNITS units to shared memory, later, to tiles that are PITCH bytes apart: unit u of row
+ * r from what from(r) is, or zeros where has(r) is false, and then nothing is read. */
+template <uint32_t BY, uint32_t COUNT, uint32_t PITCH, int AT_ONCE, class Has, class From>
+__device__ __forceinline__ void copy_rows(uint8_t *to, uint32_t thread, Has has, From from) {
+    constexpr uint32_t ALL = COUNT * UNITS;
+#pragma unroll AT_ONCE
+    for (uint32_t n = 0; n < (ALL + BY - 1) / BY; n++) {
+        uint32_t i = n * BY + thread, row = i / UNITS, unit = i % UNITS;
+        if (BY % UNITS == 0) { /* the same, and a constant away from the last round's */
+            row = n * (BY / UNITS) + thread / UNITS, unit = thread % UNITS;
         }
-        bool inside = DIM % 16 == 0 || VECTOR * c < DIM;
-        uint64_t at = entry_of(column) * DIM + (inside ? VECTOR * c : 0);
-        copy_later(&keys[place(column, c)], a.keys + at, inside);
-        copy_later(&values[place(column, c)], a.values + at, inside);
+        if (ALL % BY && i >= ALL) break;
+        bool inside = (DIM % 16 == 0 || VECTOR * unit < DIM) && has(row);
+        copy_later(to + unit / SWIZZLED_UNITS * PITCH + 16 * swizzled(row, unit % SWIZZLED_UNITS),
+                   from(row) + (inside ? VECTOR * unit : 0), inside);
     }
 }
 
-/* Collective: keys and values from position `from` on to shared memory, later. Past `end` it is the last position's,
- * which nothing there sees. */
-__device__ __forceinline__ void fetch(const AttentionArguments &a, const PagedHead &cache, uint32_t from, uint32_t end,
-                                      uint4 *keys, uint4 *values) {
-    if (COLUMNS >> a.page_bits <= 1 && from + COLUMNS <= end) { /* on one page, so that addresses differ by constants */
-        uint64_t first = cache.entry(from);
-        copy_tile(a, keys, values, [=](uint32_t column) { return first + column; });
-    } else {
-        copy_tile(a, keys, values, [&](uint32_t column) {
-            return (uint64_t)cache.entry(from + column < end ? from + column : end - 1);
-        });
+/* By half of the copying threads: keys or values of COLUMNS positions from `from` on to the tile `to`, later; zeros for
+ * those that are not in [lowest, end). */
+__device__ __forceinline__ void copy_tile(uint8_t *to, uint32_t thread, const real *pool, const PagedHead &cache,
+                                          uint32_t from, uint32_t lowest, uint32_t end) {
+#pragma unroll 1
+    for (uint32_t run = 0; run < COLUMNS; run += RUN, from += RUN, to += RUN * SWIZZLED_ROW) {
+        /* Where all are on one page, addresses differ by constants. */
+        if (RUN >> cache.page_bits <= 1 && from >= lowest && from + RUN <= end) {
+            const real *first = pool + (uint64_t)cache.entry(from) * DIM;
+            auto every = [](uint32_t) { return true; };
+            copy_rows<COPYING / 2, RUN, PART, 16>(to, thread, every, [=](uint32_t r) { return first + r * DIM; });
+        } else {
+            auto has = [=](uint32_t r) { return from + r >= lowest && from + r < end; };
+            auto at = [=](uint32_t r) { return has(r) ? pool + (uint64_t)cache.entry(from + r) * DIM : pool; };
+            copy_rows<COPYING / 2, RUN, PART, 4>(to, thread, has, at);
+        }
     }
+}
+
+/* An item: up to ROWS pairs of a row and a key head, from `first_pair` of the row's `pairs` on. */
+struct Item {
+    uint32_t row, kv_head, first_pair, pairs;
+    uint32_t start, position; /* of the row's first token: among the step's, and in the row */
+    uint32_t lowest, end;     /* of what any of its tokens sees */
+    uint32_t begin;           /* of the walk over that */
+
+    /* Item `number` of `per_head` × kv_heads, the last of a prompt first, which see most. */
+    __device__ __forceinline__ Item(const AttentionArguments &a, const uint32_t *ends, uint32_t rows, uint32_t per_head,
+                                    uint32_t number) {
+        uint32_t group = a.heads / a.kv_heads, item = per_head - 1 - number / a.kv_heads;
+        kv_head = number % a.kv_heads, row = row_of(ends, rows, item);
+        start = a.batch.row_start[row], pairs = (uint32_t)(a.batch.row_start[row + 1] - start) * group;
+        first_pair = (item - (row ? ends[row - 1] : 0)) * ROWS;
+        uint32_t last_pair = first_pair + ROWS < pairs ? first_pair + ROWS - 1 : pairs - 1;
+        position = a.batch.row_kv_len[row] - pairs / group;
+        lowest = first_seen(position + first_pair / group + 1, a.window);
+        begin = uniform(lowest / COLUMNS * COLUMNS);
+        end = uniform(position + last_pair / group + 1);
+    }
+};
+
+/* Block b takes items b, 2 n - 1 - b, 2 n + b … of n blocks, since they get shorter. */
+__device__ __forceinline__ uint32_t number_of(uint32_t round) {
+    return round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
 }
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS, DIM > 128 ? 1 : 2)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     native_attention_prefill(const __grid_constant__ AttentionArguments a) {
-    extern __shared__ uint4 dynamic[];
-    uint32_t *ends = reinterpret_cast<uint32_t *>(dynamic + 2 * STAGES * TILE);
+    extern __shared__ uint8_t dynamic[];
+    uint8_t *queries = dynamic + -(uint32_t)__cvta_generic_to_shared(dynamic) % 1024;
+    uint8_t *keys = queries + QUERIES, *values = keys + 2 * TILE; /* two tiles of each */
+    uint32_t *ends = reinterpret_cast<uint32_t *>(values + 2 * TILE);
+    __shared__ Barrier keys_there[2], values_there[2], keys_done[2], values_done[2];
     pdl_wait();
     pdl_launch();
     uint32_t rows = a.batch.control->rows, group = a.heads / a.kv_heads;
     if (rows == 0) return;
-    const int32_t *starts = a.batch.row_start;
-    uint32_t tiles = row_ends<THREADS>(rows, ends, [&](uint32_t row) {
-        return ((uint32_t)(starts[row + 1] - starts[row]) * group + ROWS - 1) / ROWS;
+    uint32_t per_head = row_ends<THREADS>(rows, ends, [&](uint32_t row) {
+        return ((uint32_t)(a.batch.row_start[row + 1] - a.batch.row_start[row]) * group + ROWS - 1) / ROWS;
     });
-    if (blockIdx.x >= tiles) return;
-    uint32_t item = tiles - 1 - blockIdx.x; /* the last of a prompt see most, and begin first */
-    uint32_t row = row_of(ends, rows, item), kv_head = blockIdx.y;
-    uint32_t start = starts[row], pairs = (uint32_t)(starts[row + 1] - start) * group;
-    uint32_t first_pair = (item - (row ? ends[row - 1] : 0)) * ROWS;
-    uint32_t last_pair = first_pair + ROWS < pairs ? first_pair + ROWS - 1 : pairs - 1;
-    uint32_t position = a.batch.row_kv_len[row] - pairs / group; /* of the row's first token */
-    uint32_t end = position + last_pair / group + 1;             /* of what any of the block's tokens sees */
-    uint32_t begin = first_seen(position + first_pair / group + 1, a.window) / COLUMNS * COLUMNS;
-    const int32_t *table = a.batch.block_table + (uint64_t)a.batch.row_lane[row] * a.lane_pages;
-    PagedHead cache = {table, a.kv_heads, kv_head, a.page_bits};
-
-    auto fetch_both = [&](uint32_t from, uint32_t stage) {
-        fetch(a, cache, from, end, dynamic + 2 * stage * TILE, dynamic + (2 * stage + 1) * TILE);
-    };
-    fetch_both(begin, 0);
-    copies_end_group();
-
-    uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
-    /* The lane's two pairs, and what they see. Those past the row's last see what the last sees, and are not stored. */
-    uint32_t seen_from[2], seen_end[2], fewest, most;
-    real *to[2];
-    uint32_t query[STEPS][4];
-#pragma unroll
-    for (uint32_t h = 0; h < 2; h++) {
-        uint32_t pair = first_pair + warp * 16 + 8 * h + g, token = (pair < pairs ? pair : pairs - 1) / group;
-        uint32_t head = kv_head * group + pair % group;
-        seen_end[h] = position + token + 1, seen_from[h] = first_seen(seen_end[h], a.window);
-        const real *q = pair < pairs ? a.q + (start + token) * a.q_stride + head * DIM : nullptr;
-        to[h] = pair < pairs ? a.out + (start + token) * a.out_stride + head * DIM : nullptr;
-#pragma unroll
-        for (uint32_t k = 0; k < STEPS; k++)
-            query[k][h] = load_pair(q, 16 * k + 2 * t), query[k][2 + h] = load_pair(q, 16 * k + 8 + 2 * t);
+    uint32_t items = per_head * a.kv_heads;
+    if (threadIdx.x < 2) {
+        keys_there[threadIdx.x].begin(COPYING / 2), values_there[threadIdx.x].begin(COPYING / 2);
+        keys_done[threadIdx.x].begin(COMPUTING / WARP), values_done[threadIdx.x].begin(COMPUTING / WARP);
     }
-    fewest = __reduce_min_sync(EVERY_LANE, seen_end[0]), most = __reduce_max_sync(EVERY_LANE, seen_from[1]);
+    __syncthreads();
 
-    float out[2 * STEPS][4] = {}, largest[2] = {-INFINITE, -INFINITE}, sum[2] = {};
-    uint32_t stage = 0;
-    for (uint32_t from = begin; from < end; from += COLUMNS) {
-        uint32_t next = from + COLUMNS;
-        if (STAGES > 1 && next < end) fetch_both(next, 1 - stage);
+    uint32_t lane = threadIdx.x % WARP, warp = uniform(threadIdx.x / WARP), g = lane / 4, t = lane % 4;
+    uint32_t i = 0; /* tiles of keys before this one, of all items; of values too */
+    if (warp >= COMPUTING / WARP) {
+        registers_give<72>();
+        bool of_keys = warp < (COMPUTING + COPYING / 2) / WARP; /* or of values, and neither waits for the other */
+        uint32_t thread = threadIdx.x % (COPYING / 2);
+        const real *pool = of_keys ? a.keys : a.values;
+        Barrier *there = of_keys ? keys_there : values_there, *done = of_keys ? keys_done : values_done;
+        uint8_t *to = of_keys ? keys : values;
+        for (uint32_t round = 0; number_of(round) < items; round++) {
+            Item item(a, ends, rows, per_head, number_of(round));
+            const int32_t *table = a.batch.block_table + (uint64_t)a.batch.row_lane[item.row] * a.lane_pages;
+            PagedHead cache = {table, a.kv_heads, item.kv_head, a.page_bits};
+            for (uint32_t from = item.begin; from < item.end; from += COLUMNS, i++) {
+                if (i >= 2) done[i % 2].wait(i / 2 - 1);
+                copy_tile(to + i % 2 * TILE, thread, pool, cache, from, item.lowest, item.end);
+                there[i % 2].arrive_after_copies();
+            }
+        }
         copies_end_group();
-        copies_wait_all_but<STAGES - 1>();
-        __syncthreads();
-        const uint4 *k_tile = dynamic + 2 * stage * TILE, *v_tile = k_tile + TILE;
+        copies_wait_all_but<0>();
+        return;
+    }
 
-        /* score[n]: of pairs g and g + 8 with positions 8 n + 2t and the next. */
-        float score[COLUMNS / 8][4] = {};
+    registers_take<216>();
+    uint32_t of_group = warp / 4 * 64; /* the warpgroup's first pair in an item */
+    uint8_t *mine = queries + warp * 16 * SWIZZLED_ROW;
+    Operand query(uniform((uint32_t)__cvta_generic_to_shared(queries) + of_group * SWIZZLED_ROW), QUERY_PART);
+    uint32_t key_tiles = uniform((uint32_t)__cvta_generic_to_shared(keys)), value_tiles = key_tiles + 2 * TILE;
+    for (uint32_t round = 0; number_of(round) < items; round++) {
+        Item item(a, ends, rows, per_head, number_of(round));
+        uint32_t pairs = item.pairs, first = item.first_pair + warp * 16; /* the warp's first pair */
+        if (item.first_pair + of_group >= pairs) {                        /* nothing to compute */
+            for (uint32_t from = item.begin; from < item.end; from += COLUMNS, i++) {
+                keys_there[i % 2].wait(i / 2);
+                if (lane == 0) keys_done[i % 2].arrive();
+                values_there[i % 2].wait(i / 2);
+                if (lane == 0) values_done[i % 2].arrive();
+            }
+            continue;
+        }
+
+        /* Those past the row's last are as the last, and are not stored. */
+        auto token_of = [=](uint32_t pair) { return (pair < pairs ? pair : pairs - 1) / group; };
+        auto head_of = [=](uint32_t pair) { return item.kv_head * group + (pair < pairs ? pair : pairs - 1) % group; };
+        warpgroup_barrier(1 + warp / 4); /* all have done with the last item's queries */
+        auto every = [](uint32_t) { return true; };
+        copy_rows<WARP, 16, QUERY_PART, 16>(mine, lane, every, [=](uint32_t r) {
+            return a.q + (item.start + token_of(first + r)) * a.q_stride + head_of(first + r) * DIM;
+        });
+        copies_end_group();
+        uint32_t seen_from[2], seen_end[2]; /* what the lane's two pairs see */
 #pragma unroll
-        for (uint32_t k = 0; k < STEPS; k++)
+        for (uint32_t h = 0; h < 2; h++) {
+            seen_end[h] = item.position + token_of(first + 8 * h + g) + 1;
+            seen_from[h] = first_seen(seen_end[h], a.window);
+        }
+        uint32_t fewest = __reduce_min_sync(EVERY_LANE, seen_end[0]);
+        uint32_t most = __reduce_max_sync(EVERY_LANE, seen_from[1]);
+        copies_wait_all_but<0>();
+        products_see_shared();
+        warpgroup_barrier(1 + warp / 4);
+
+        float out[PARTS][32] = {}, largest[2] = {-INFINITE, -INFINITE}, sum[2] = {};
+        float score[COLUMNS / 64][32]; /* [n / 8][n % 8 * 4 …]: pairs g and g + 8, positions 8 n + 2t and the next */
+        uint32_t weight[COLUMNS / 16][4] = {}; /* of the tile before: pairs g and g + 8, positions 16 n + 2t … */
+        auto add_values = [&](uint32_t i) {
+            values_there[i % 2].wait(i / 2);
+            products_see_shared();
+            Operand value(value_tiles + i % 2 * TILE, PART);
+            products_begin();
 #pragma unroll
             for (uint32_t n = 0; n < COLUMNS / 16; n++) {
-                uint32_t m[4]; /* positions 16 n …, dimensions 16 k and 16 k + 8; then positions 16 n + 8 … */
-                load_matrices(m, &k_tile[place(16 * n + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2)], false);
-                mma16816(score[2 * n], query[k][0], query[k][1], query[k][2], query[k][3], m[0], m[1]);
-                mma16816(score[2 * n + 1], query[k][0], query[k][1], query[k][2], query[k][3], m[2], m[3]);
+#pragma unroll
+                for (uint32_t p = 0; p + 1 < PARTS; p += 2)
+                    multiply_add(out[p], out[p + 1], weight[n], value.at(p * PART + n * 16 * SWIZZLED_ROW));
+                if (PARTS % 2)
+                    multiply_add(out[PARTS - 1], weight[n], value.at((PARTS - 1) * PART + n * 16 * SWIZZLED_ROW));
             }
+            products_end_group();
+        };
+        for (uint32_t from = item.begin; from < item.end; from += COLUMNS, i++) {
+            keys_there[i % 2].wait(i / 2);
+            products_see_shared();
+            Operand key(key_tiles + i % 2 * TILE, PART);
+            products_begin();
+#pragma unroll
+            for (uint32_t k = 0; k < STEPS; k++)
+                multiply(score, query.at(k / 4 * QUERY_PART + k % 4 * 32), key.at(k / 4 * PART + k % 4 * 32), k > 0);
+            products_end_group();
+            if (from > item.begin) add_values(i - 1);
+            else products_end_group();
+            products_wait_all_but<1>(score);
+            if (lane == 0) keys_done[i % 2].arrive();
 
-        if (next > fewest || from < most)
+            if (from + COLUMNS > fewest || from < most)
+#pragma unroll
+                for (uint32_t n = 0; n < COLUMNS / 8; n++)
+#pragma unroll
+                    for (uint32_t e = 0; e < 4; e++) {
+                        uint32_t column = from + 8 * n + 2 * t + e % 2;
+                        bool seen = (column < seen_end[e / 2]) & (column >= seen_from[e / 2]);
+                        if (!seen) score[n / 8][n % 8 * 4 + e] = -INFINITE;
+                    }
+            float top[2], factor[2];
+#pragma unroll
+            for (uint32_t h = 0; h < 2; h++) {
+                top[h] = score[0][2 * h];
+#pragma unroll
+                for (uint32_t n = 0; n < COLUMNS / 8; n++) {
+                    const float *s = &score[n / 8][n % 8 * 4 + 2 * h];
+                    top[h] = fmaxf(top[h], fmaxf(s[0], s[1]));
+                }
+            }
+#pragma unroll
+            for (uint32_t step = 1; step < 4; step *= 2)
+#pragma unroll
+                for (uint32_t h = 0; h < 2; h++) top[h] = fmaxf(top[h], __shfl_xor_sync(EVERY_LANE, top[h], step));
+#pragma unroll
+            for (uint32_t h = 0; h < 2; h++) {
+                /* Where nothing was seen yet, −∞ less −∞ must not become a NaN; and what nothing is added to stays as
+                 * it is, by a factor of exactly 1. */
+                top[h] = fmaxf(largest[h], top[h] * a.scale_log2);
+                float subtract = top[h] == -INFINITE ? 0 : top[h];
+                factor[h] = exp2_fast(largest[h] - subtract);
+                largest[h] = top[h], sum[h] *= factor[h];
+#pragma unroll
+                for (uint32_t n = 0; n < COLUMNS / 8; n++) {
+                    float *s = &score[n / 8][n % 8 * 4 + 2 * h];
+                    s[0] = exp2_fast(s[0] * a.scale_log2 - subtract);
+                    s[1] = exp2_fast(s[1] * a.scale_log2 - subtract);
+                    sum[h] += s[0] + s[1];
+                }
+            }
+            /* The assembler moves a wait for products up to the last branch, so there is one in front of it: the
+             * scores' exponentials are to be computed meanwhile. */
+            keep_order(score);
+            if (__all_sync(EVERY_LANE, factor[0] == 1 && factor[1] == 1)) {
+                products_wait_all_but<0>(out);
+            } else {
+                products_wait_all_but<0>(out);
+#pragma unroll
+                for (uint32_t n = 0; n < PARTS * 32; n++) out[n / 32][n % 32] *= factor[n / 2 % 2];
+            }
+            if (from > item.begin && lane == 0) values_done[(i - 1) % 2].arrive();
 #pragma unroll
             for (uint32_t n = 0; n < COLUMNS / 8; n++)
 #pragma unroll
-                for (uint32_t i = 0; i < 4; i++) {
-                    uint32_t column = from + 8 * n + 2 * t + i % 2;
-                    bool seen = (column < seen_end[i / 2]) & (column >= seen_from[i / 2]);
-                    score[n][i] = seen ? score[n][i] : -INFINITE;
+                for (uint32_t h = 0; h < 2; h++) {
+                    const float *s = &score[n / 8][n % 8 * 4 + 2 * h];
+                    weight[n / 2][n % 2 * 2 + h] = pack2(s[0], s[1]);
                 }
-        float subtract[2];
+        }
+        add_values(i - 1);
+        products_wait_all_but<0>(out);
+        if (lane == 0) values_done[(i - 1) % 2].arrive();
+
+        /* Through shared memory, where the warp's queries were, so that rows are written as a whole. */
 #pragma unroll
         for (uint32_t h = 0; h < 2; h++) {
-            float top = score[0][2 * h];
 #pragma unroll
-            for (uint32_t n = 0; n < COLUMNS / 8; n++) top = fmaxf(top, fmaxf(score[n][2 * h], score[n][2 * h + 1]));
+            for (uint32_t step = 1; step < 4; step *= 2) sum[h] += __shfl_xor_sync(EVERY_LANE, sum[h], step);
+            float inverse = 1 / sum[h];
 #pragma unroll
-            for (uint32_t step = 1; step < 4; step *= 2) top = fmaxf(top, __shfl_xor_sync(EVERY_LANE, top, step));
-            /* Where nothing was seen yet, −∞ less −∞ must not become a NaN; and what nothing is added to stays as it
-             * is, by a factor of exactly 1. */
-            top = fmaxf(largest[h], top * a.scale_log2);
-            subtract[h] = top == -INFINITE ? 0 : top;
-            float factor = exp2_fast(largest[h] - subtract[h]);
-            largest[h] = top, sum[h] *= factor;
-            if (__all_sync(EVERY_LANE, factor == 1)) continue;
-#pragma unroll
-            for (uint32_t n = 0; n < 2 * STEPS; n++) out[n][2 * h] *= factor, out[n][2 * h + 1] *= factor;
-        }
-#pragma unroll
-        for (uint32_t n = 0; n < COLUMNS / 8; n++)
-#pragma unroll
-            for (uint32_t i = 0; i < 4; i++) {
-                score[n][i] = exp2_fast(score[n][i] * a.scale_log2 - subtract[i / 2]);
-                sum[i / 2] += score[n][i];
-            }
-
-#pragma unroll
-        for (uint32_t n = 0; n < COLUMNS / 16; n++) {
-            uint32_t weight[4] = {pack2(score[2 * n][0], score[2 * n][1]), pack2(score[2 * n][2], score[2 * n][3]),
-                                  pack2(score[2 * n + 1][0], score[2 * n + 1][1]),
-                                  pack2(score[2 * n + 1][2], score[2 * n + 1][3])};
-#pragma unroll
-            for (uint32_t d = 0; d < STEPS; d++) {
-                uint32_t m[4]; /* dimensions 16 d …, positions 16 n and 16 n + 8; then dimensions 16 d + 8 … */
-                load_matrices(m, &v_tile[place(16 * n + lane % 16, 2 * d + lane / 16)], true);
-                mma16816(out[2 * d], weight[0], weight[1], weight[2], weight[3], m[0], m[1]);
-                mma16816(out[2 * d + 1], weight[0], weight[1], weight[2], weight[3], m[2], m[3]);
+            for (uint32_t n = 0; n < UNITS; n++) {
+                const float *o = &out[n / 8][n % 8 * 4 + 2 * h];
+                uint8_t *unit = mine + n / SWIZZLED_UNITS * QUERY_PART + 16 * swizzled(8 * h + g, n % SWIZZLED_UNITS);
+                *reinterpret_cast<uint32_t *>(unit + 4 * t) = pack2(o[0] * inverse, o[1] * inverse);
             }
         }
-        __syncthreads(); /* before the tile is overwritten */
-        if (STAGES == 1 && next < end) fetch_both(next, 0);
-        stage = (stage + 1) % STAGES;
-    }
-
+        __syncwarp();
 #pragma unroll
-    for (uint32_t h = 0; h < 2; h++) {
-#pragma unroll
-        for (uint32_t step = 1; step < 4; step *= 2) sum[h] += __shfl_xor_sync(EVERY_LANE, sum[h], step);
-        if (!to[h]) continue;
-        float inverse = 1 / sum[h];
-#pragma unroll
-        for (uint32_t n = 0; n < 2 * STEPS; n++)
-            if (8 * n + 2 * t < DIM)
-                *reinterpret_cast<uint32_t *>(to[h] + 8 * n + 2 * t) =
-                    pack2(out[n][2 * h] * inverse, out[n][2 * h + 1] * inverse);
+        for (uint32_t n = lane; n < 16 * UNITS; n += WARP) {
+            uint32_t r = n / UNITS, unit = n % UNITS, pair = first + r;
+            if (pair >= pairs || VECTOR * unit >= DIM) continue;
+            real *to = a.out + (item.start + token_of(pair)) * a.out_stride + head_of(pair) * DIM;
+            *reinterpret_cast<uint4 *>(to + VECTOR * unit) = *reinterpret_cast<const uint4 *>(
+                mine + unit / SWIZZLED_UNITS * QUERY_PART + 16 * swizzled(r, unit % SWIZZLED_UNITS));
+        }
     }
 }

@@ -104,13 +104,16 @@ class Device:
         names: Sequence[str],
         *,
         controls_graphs: bool = False,
+        specific: bool = False,
         defines: Mapping[str, int] | None = None,
     ) -> dict[str, Kernel]:
-        """The kernels ``names`` of kernels/``source`` with macros ``defines``, compiled for this device and loaded."""
+        """The kernels ``names`` of kernels/``source`` with macros ``defines``, compiled for this device and loaded.
+
+        ``specific``: they use instructions that only GPUs of this very architecture have ("sm_90a").
+        """
         version = int(call(driver.cuDriverGetVersion(), "reading the driver's version"))
-        cubin = cached_kernels(
-            source, self.arch, version, self._cache, controls_graphs=controls_graphs, defines=defines
-        )
+        arch = self.arch + "a" * specific
+        cubin = cached_kernels(source, arch, version, self._cache, controls_graphs=controls_graphs, defines=defines)
         module = call(driver.cuModuleLoadData(cubin), f"loading kernels/{source}")
         return {n: call(driver.cuModuleGetFunction(module, n.encode()), f"kernel {n}") for n in names}
 

@@ -10,12 +10,13 @@ from cuda.bindings import driver as cuda
 from blink.engine.batch import BATCH, Kind
 from blink.engine.device_buffers import DeviceBuffers
 from blink.engine.native.attention_shape import DECODE_HEADS, SPLIT, AttentionShape
+from blink.errors import BlinkError
 from blink.gpu.cuda import Device, Stream, allow_shared, launch, resident_blocks
 from blink.gpu.memory import DeviceMemory
 
 _DECODE_WARPS = 4
-_DECODE_THREADS, _PREFILL_THREADS = 32 * _DECODE_WARPS, 128
-_PREFILL_ROWS, _PREFILL_COLUMNS = 64, 64
+_DECODE_THREADS, _PREFILL_THREADS = 32 * _DECODE_WARPS, 384
+_PREFILL_ROWS = 128
 _Batch = ctypes.c_uint64 * len(BATCH.arrays)
 
 
@@ -44,23 +45,30 @@ class _Arguments(ctypes.Structure):
 class Attention:
     """Enqueues attention of one layer; rows, tokens and lengths come from ``buffers`` on the device.
 
-    All layers of a model share one instance, since its scratch memory is free again when a kernel ends.
+    All layers of a model share one instance, since its scratch memory is free again when a kernel ends. Raises
+    BlinkError on a GPU of another architecture than the kernels are for.
     """
 
     def __init__(self, device: Device, buffers: DeviceBuffers, shape: AttentionShape) -> None:
         self.shape, self._buffers = shape, buffers
         lanes = buffers.dims["lanes"]
         defines = {"HEAD_DIM": shape.head_dim} | ({"BLINK_BF16": 1} if shape.bf16 else {})
+        if device.arch != "sm_90":
+            raise BlinkError(
+                f"the native engine needs a GPU of compute capability 9.0, not code for {device.arch}",
+                'use such a GPU, or engine.kind = "reference"',
+            )
         self._kernels = {}
-        for kind in ("decode", "prefill"):
+        for kind, specific in (("decode", False), ("prefill", True)):
             name = f"native_attention_{kind}"
-            self._kernels[kind] = device.kernels(f"{name}.cu", [name], defines=defines)[name]
+            self._kernels[kind] = device.kernels(f"{name}.cu", [name], specific=specific, defines=defines)[name]
         self._decode_shared = _decode_shared(shape) + 4 * lanes
         self._prefill_shared = _prefill_shared(shape.head_dim) + 4 * lanes
         allow_shared(self._kernels["decode"], self._decode_shared)
         allow_shared(self._kernels["prefill"], self._prefill_shared)
-        processors = device.attribute(cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
-        self._resident = processors * resident_blocks(self._kernels["decode"], _DECODE_THREADS, self._decode_shared)
+        self._processors = device.attribute(cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+        each = resident_blocks(self._kernels["decode"], _DECODE_THREADS, self._decode_shared)
+        self._resident = self._processors * each
         self._partial = DeviceMemory(device, shape.partial_bytes(lanes), "partial attention")
         self._finished = DeviceMemory(device, 4 * lanes * shape.units, "counts of attention's splits")
 
@@ -102,8 +110,9 @@ class Attention:
         else:
             rows = min(size, buffers.dims["lanes"])
             tiles = size * shape.group // _PREFILL_ROWS + rows
+            grid = min(tiles * shape.kv_heads, self._processors)
             launch(
-                self._kernels["prefill"], (tiles, shape.kv_heads, 1), _PREFILL_THREADS, [arguments], stream,
+                self._kernels["prefill"], grid, _PREFILL_THREADS, [arguments], stream,
                 shared=self._prefill_shared, dependent=dependent,
             )  # fmt: skip
 
@@ -120,6 +129,6 @@ def _decode_shared(shape: AttentionShape) -> int:
 
 
 def _prefill_shared(dim: int) -> int:
-    """Bytes for the tiles of keys and values, with the next ones where there is room."""
-    stages = 1 if dim > 128 else 2
-    return 2 * stages * _PREFILL_COLUMNS * -(-dim // 64) * 128
+    """Bytes for a block's queries, two tiles of keys and of values, and to begin at a multiple of 1024 bytes."""
+    columns = 64 if dim > 128 else 128
+    return (_PREFILL_ROWS + 4 * columns) * -(-dim // 64) * 128 + 1024
