@@ -118,7 +118,8 @@ struct SchedConfig {
     uint32_t prefill_bucket[512];
     uint32_t n_eos;
     uint32_t eos[8];
-    uint8_t reserved0[28];
+    uint32_t mixed;  /* whether lanes that decode may have rows in prefill steps */
+    uint8_t reserved0[24];
 };
 static_assert(sizeof(SchedConfig) == 4224, "SchedConfig");
 static_assert(__builtin_offsetof(SchedConfig, lanes) == 0, "SchedConfig.lanes");
@@ -141,6 +142,7 @@ static_assert(__builtin_offsetof(SchedConfig, decode_bucket) == 64, "SchedConfig
 static_assert(__builtin_offsetof(SchedConfig, prefill_bucket) == 2112, "SchedConfig.prefill_bucket");
 static_assert(__builtin_offsetof(SchedConfig, n_eos) == 4160, "SchedConfig.n_eos");
 static_assert(__builtin_offsetof(SchedConfig, eos) == 4164, "SchedConfig.eos");
+static_assert(__builtin_offsetof(SchedConfig, mixed) == 4196, "SchedConfig.mixed");
 
 /* what the driver does next */
 struct Decision {

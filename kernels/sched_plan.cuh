@@ -1,8 +1,11 @@
 /* plan: which batch runs next, and its step buffers. Called when no batch is in flight.
  *
- * First come, first served, strictly: whoever is at the head of the waiting list gets the next lane. Prefill runs
- * between two decode steps and never twice in a row while something decodes, so a running answer waits at most one
- * prefill step per token, and a new request at most one decode step (paper, section 4.2, pause and resume). */
+ * First come, first served, strictly: whoever is at the head of the waiting list gets the next lane. Prefill and decode
+ * take turns while both have work: a running answer waits at most one prefill step per token, and a new request at most
+ * one decode step (paper, section 4.2, pause and resume).
+ *
+ * With mixed batches, no decode step comes between prefill steps: the lanes that decode ride along, a token each, where
+ * the prompts leave them room, and after PAUSED_MOST steps that had none, whatever the prompts want. */
 #ifndef BLINK_SCHED_PLAN_CUH
 #define BLINK_SCHED_PLAN_CUH
 
@@ -10,22 +13,26 @@
 
 namespace blink {
 
+/* With mixed batches, prefill steps that a running answer waits for at most. With 0 it would ride in every one, which
+ * makes a long prompt take a step more: its tokens would come sooner, but the first ones of all that wait later. */
+constexpr uint32_t PAUSED_MOST = 2;
+
 BLINK_DEVICE uint32_t pages_for(const Sched &s, uint32_t positions) {
     return (positions + s.config.page_tokens - 1) / s.config.page_tokens;
 }
 
 BLINK_DEVICE uint32_t lanes_used(const Sched &s) { return s.config.lanes - s.n_free_lanes; }
-BLINK_DEVICE uint32_t decoding(const Sched &s) { return lanes_used(s) - (s.partial != NONE); }
 BLINK_DEVICE uint32_t headroom(const Sched &s) {
     return s.config.launch_window ? s.config.launch_window - s.launched : NONE;
 }
 
-/* Whether a lane and pages are free for the record at the head of the list: for all its tokens and the next one, and
- * some to spare when others run and will grow, so that it is not preempted at once. */
-BLINK_DEVICE bool admissible(Sched &s) {
+/* Whether a lane and pages are free for the record at the head of the list: for all its tokens and the next one, the
+ * `due` pages that those who decode need now, and some to spare when others run and will grow, so that it is not
+ * preempted at once. */
+BLINK_DEVICE bool admissible(Sched &s, uint32_t due) {
     if (s.waiting_head == NONE || s.n_free_lanes == 0) return false;
     uint32_t spare = lanes_used(s) ? (s.config.pages + 63) / 64 : 0;
-    return pages_for(s, s.record(s.waiting_head).length() + 1) + spare <= s.n_free_pages;
+    return pages_for(s, s.record(s.waiting_head).length() + 1) + due + spare <= s.n_free_pages;
 }
 
 /* One thread: the head of the waiting list takes a lane; its pages are free_pages[n_free_pages …] from now on. */
@@ -100,9 +107,9 @@ BLINK_DEVICE void fill_row(Sched &s, uint32_t i, uint32_t at, uint32_t first, ui
     }
 }
 
-/* Collective: says that the buffers are filled and what the driver is to run. */
+/* Collective: says that the buffers are filled and what the driver is to run; `decoding` of the rows decode. */
 template <class P>
-BLINK_DEVICE void launch(P &p, Sched &s, uint32_t kind, uint32_t rows, uint32_t tokens) {
+BLINK_DEVICE void launch(P &p, Sched &s, uint32_t kind, uint32_t rows, uint32_t tokens, uint32_t decoding) {
     if (p.tid() == 0) {
         bool prefill = kind == KIND_PREFILL;
         uint32_t graph = prefill ? s.prefill_graph()[tokens] : s.decode_graph()[rows];
@@ -113,28 +120,78 @@ BLINK_DEVICE void launch(P &p, Sched &s, uint32_t kind, uint32_t rows, uint32_t 
         c.kind = kind, c.graph = graph, c.rows = rows, c.tokens = tokens, c.step = s.step_no, c.error = 0;
         s.in_flight = 1;
         s.launched++;
-        s.decode_turn = prefill;
+        s.paused = decoding ? 0 : s.paused + 1;
         s.phase = prefill ? PHASE_PREFILL : PHASE_DECODE;
         s.budget_ms = s.config.step_budget_ms;
         count(p, s, COUNTER_LAUNCHES);
         count(p, s, prefill ? COUNTER_PREFILL_STEPS : COUNTER_DECODE_STEPS);
-        if (prefill) count(p, s, COUNTER_PREFILL_TOKENS, tokens);
+        if (prefill) count(p, s, COUNTER_PREFILL_TOKENS, tokens - decoding);
     }
     p.sync();
 }
 
-/* Collective: packs the prompt that is prefilled in part, then newly admitted ones, into one step. Only the last can
- * be cut, so at most one prompt is ever in part. */
+/* The lanes that decode, and the pages that their newest tokens need. */
+struct Decoders {
+    uint32_t rows, pages;
+    uint32_t first, end; /* the lanes that this thread looks at */
+    uint32_t row, page;  /* rows and pages of those before them */
+};
+
 template <class P>
-BLINK_DEVICE void plan_prefill(P &p, Sched &s) {
+BLINK_DEVICE Decoders count_decoders(P &p, Sched &s) {
+    uint32_t tid = p.tid(), n = p.nthreads();
+    Decoders d;
+    d.first = (uint32_t)((uint64_t)s.config.lanes * tid / n);
+    d.end = (uint32_t)((uint64_t)s.config.lanes * (tid + 1) / n);
+    uint32_t rows = 0, pages = 0;
+    for (uint32_t lane = d.first; lane < d.end; lane++) {
+        uint32_t r = s.lane_record()[lane];
+        if (r == NONE || s.record(r).state != RECORD_DECODE) continue;
+        rows++;
+        pages += pages_for(s, s.record(r).length()) > s.record(r).pages;
+    }
+    uint32_t both; /* lanes are few: two sums fit one word */
+    uint32_t before = exclusive_sum(p, rows << 16 | pages, both);
+    d.rows = both >> 16, d.pages = both & 0xFFFF, d.row = before >> 16, d.page = before & 0xFFFF;
+    return d;
+}
+
+/* Collective: a row for every lane that decodes, after the first `rows`, which have `tokens`. A lane whose newest token
+ * starts a page gets one: the pool has d.pages. */
+template <class P>
+BLINK_DEVICE void seat_decoders(P &p, Sched &s, const Decoders &d, uint32_t rows, uint32_t tokens) {
+    uint32_t i = d.row, top = s.n_free_pages - 1 - d.page;
+    for (uint32_t lane = d.first; lane < d.end; lane++) {
+        uint32_t r = s.lane_record()[lane];
+        if (r == NONE || s.record(r).state != RECORD_DECODE) continue;
+        Record &rec = s.record(r);
+        if (pages_for(s, rec.length()) > rec.pages) s.block_table(lane)[rec.pages++] = s.free_pages()[top--];
+        s.row(rows + i) = {r, rec.length() - 1, 1, 1, 0, 0};
+        fill_row(s, rows + i, tokens + i, 0, 1);
+        i++;
+    }
+    p.sync();
     if (p.tid() == 0) {
+        s.n_free_pages -= d.pages;
+        count(p, s, COUNTER_PAGES_TAKEN, d.pages);
+    }
+}
+
+/* Collective: packs the prompt that is prefilled in part, then newly admitted ones, into one step, and with mixed
+ * batches the lanes that decode. Only the last prompt can be cut, so at most one is ever in part. */
+template <class P>
+BLINK_DEVICE void plan_prefill(P &p, Sched &s, const Decoders &d) {
+    bool mixed = s.config.mixed != 0;
+    if (p.tid() == 0) {
+        /* Not 0: what pends has a lane or gets one, so not all decode, and a step holds a token of every lane. */
+        uint32_t most = s.config.batch_tokens - (mixed && s.paused >= PAUSED_MOST ? d.rows : 0);
         uint32_t rows = 0, tokens = 0;
         uint32_t r = s.partial;
-        while (r != NONE || (tokens < s.config.batch_tokens && admissible(s))) {
+        while (r != NONE || (tokens < most && admissible(s, d.pages))) {
             bool fresh = r == NONE;
             if (fresh) r = admit(p, s);
             Record &rec = s.record(r);
-            uint32_t left = rec.length() - rec.cached, room = s.config.batch_tokens - tokens;
+            uint32_t left = rec.length() - rec.cached, room = most - tokens;
             uint32_t n = left < room ? left : room;
             s.row(rows++) = {r, rec.cached, n, n == left, s.n_free_pages, fresh ? rec.pages : 0};
             tokens += n;
@@ -157,7 +214,9 @@ BLINK_DEVICE void plan_prefill(P &p, Sched &s) {
         fill_row(s, i, at, p.tid(), p.nthreads());
         at += s.row(i).tokens;
     }
-    launch(p, s, KIND_PREFILL, rows, tokens);
+    uint32_t riding = mixed && tokens + d.rows <= s.config.batch_tokens ? d.rows : 0;
+    if (riding) seat_decoders(p, s, d, rows, tokens);
+    launch(p, s, KIND_PREFILL, rows + riding, tokens + riding, riding);
 }
 
 /* Collective: the youngest that runs gives its pages back and waits at the front. */
@@ -185,48 +244,20 @@ BLINK_DEVICE void preempt_youngest(P &p, Sched &s) {
     p.sync();
 }
 
-/* Collective: one row for every lane that decodes. A lane whose newest token starts a page gets one; while the pool
- * has too few, the youngest makes way. The oldest always goes on, since the pool holds any single request. */
+/* Collective: a decode step. While the pool has too few pages for it, the youngest makes way. The oldest always goes
+ * on, since the pool holds any single request. */
 template <class P>
-BLINK_DEVICE void plan_decode(P &p, Sched &s) {
-    uint32_t tid = p.tid(), n = p.nthreads();
-    uint32_t first = (uint32_t)((uint64_t)s.config.lanes * tid / n);
-    uint32_t end = (uint32_t)((uint64_t)s.config.lanes * (tid + 1) / n);
-    uint32_t rows, pages, row, grant;
-    for (;;) {
-        uint32_t my_rows = 0, my_pages = 0;
-        for (uint32_t lane = first; lane < end; lane++) {
-            uint32_t r = s.lane_record()[lane];
-            if (r == NONE || s.record(r).state != RECORD_DECODE) continue;
-            my_rows++;
-            my_pages += pages_for(s, s.record(r).length()) > s.record(r).pages;
-        }
-        uint32_t both; /* lanes are few: two sums fit one word */
-        uint32_t before = exclusive_sum(p, my_rows << 16 | my_pages, both);
-        rows = both >> 16, pages = both & 0xFFFF, row = before >> 16, grant = before & 0xFFFF;
-        if (pages <= s.n_free_pages) break;
+BLINK_DEVICE void plan_decode(P &p, Sched &s, Decoders d) {
+    while (d.pages > s.n_free_pages) {
         preempt_youngest(p, s);
+        d = count_decoders(p, s);
     }
-    uint32_t top = s.n_free_pages - 1;
-    for (uint32_t lane = first; lane < end; lane++) {
-        uint32_t r = s.lane_record()[lane];
-        if (r == NONE || s.record(r).state != RECORD_DECODE) continue;
-        Record &rec = s.record(r);
-        if (pages_for(s, rec.length()) > rec.pages) s.block_table(lane)[rec.pages++] = s.free_pages()[top - grant++];
-        s.row(row) = {r, rec.length() - 1, 1, 1, 0, 0};
-        fill_row(s, row, row, 0, 1);
-        row++;
-    }
-    p.sync();
-    if (tid == 0) {
-        s.n_free_pages -= pages;
-        count(p, s, COUNTER_PAGES_TAKEN, pages);
-    }
-    launch(p, s, KIND_DECODE, rows, rows);
+    seat_decoders(p, s, d, 0, 0);
+    launch(p, s, KIND_DECODE, d.rows, d.rows, d.rows);
 }
 
 /* One thread: what to do next, as a Kind. */
-BLINK_DEVICE uint32_t choose(Sched &s) {
+BLINK_DEVICE uint32_t choose(Sched &s, const Decoders &d) {
     if (s.mode != CONTROL_RUN && s.live == 0) {
         /* A record that stays torn cannot hold up the end for longer than its own time. */
         if (s.stop_ns == 0) s.stop_ns = s.now;
@@ -234,11 +265,12 @@ BLINK_DEVICE uint32_t choose(Sched &s) {
         return KIND_IDLE;
     }
     s.stop_ns = 0;
-    bool decodes = decoding(s) > 0;
-    bool pending = s.partial != NONE || admissible(s);
+    bool decodes = d.rows > 0;
+    bool pending = s.partial != NONE || admissible(s, d.pages);
     if (!decodes && !pending) return KIND_IDLE;
     if (headroom(s) == 0) return KIND_RELAUNCH;
-    bool turn = !decodes || !s.decode_turn;
+    /* Whoever is to ride along needs its page; the decode step makes way for it. */
+    bool turn = !decodes || (s.config.mixed ? d.pages <= s.n_free_pages : s.paused == 0);
     if (pending && turn) {
         /* The prefill graph, and the decode that must follow it in the same execution. */
         if (headroom(s) >= 2) return KIND_PREFILL;
@@ -251,12 +283,13 @@ BLINK_DEVICE uint32_t choose(Sched &s) {
 template <class P>
 BLINK_DEVICE void plan(P &p, Sched &s) {
     reap(p, s);
-    if (p.tid() == 0) p.shared().verdict = choose(s);
+    Decoders d = count_decoders(p, s);
+    if (p.tid() == 0) p.shared().verdict = choose(s, d);
     p.sync();
     uint32_t kind = p.shared().verdict;
     p.sync();
-    if (kind == KIND_PREFILL) plan_prefill(p, s);
-    else if (kind == KIND_DECODE) plan_decode(p, s);
+    if (kind == KIND_PREFILL) plan_prefill(p, s, d);
+    else if (kind == KIND_DECODE) plan_decode(p, s, d);
     if (p.tid() == 0 && kind != KIND_PREFILL && kind != KIND_DECODE) {
         s.decision = {kind, 0, 0, 0};
         s.phase = kind == KIND_STOP ? PHASE_STOPPED : PHASE_IDLE;

@@ -150,7 +150,7 @@ struct Sched {
     uint32_t phase, budget_ms;
     uint32_t in_flight, step_no;
     uint32_t launched; /* in this launch window */
-    uint32_t decode_turn;
+    uint32_t paused;   /* prefill steps since one in which those who decode had a row */
     uint32_t waiting_head, waiting_tail;
     uint32_t partial; /* the record whose prompt is prefilled in part, or NONE */
     uint32_t live;    /* records neither free nor ended */

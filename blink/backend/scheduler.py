@@ -44,7 +44,8 @@ class SchedulerConfig:
     """Configuration of the scheduler; the fields of :data:`blink.engine.batch.SCHED_CONFIG`.
 
     ``decode_bucket`` and ``prefill_bucket`` ascend and end with ``lanes`` and ``batch_tokens``; empty means the
-    defaults of :func:`decode_buckets` and :func:`prefill_buckets`. ``eos``: token ids, at most 8.
+    defaults of :func:`decode_buckets` and :func:`prefill_buckets`. ``eos``: token ids, at most 8. ``mixed``: lanes that
+    decode may have rows in prefill steps (docs/gpu.md).
     """
 
     lanes: int
@@ -63,6 +64,7 @@ class SchedulerConfig:
     step_budget_ms: int = 10_000
     decode_bucket: tuple[int, ...] = ()
     prefill_bucket: tuple[int, ...] = ()
+    mixed: bool = True
 
     @classmethod
     def for_engine(cls, engine: EngineConfig, vocab: int, eos: Sequence[int], **changes: Any) -> SchedulerConfig:
@@ -81,6 +83,8 @@ class SchedulerConfig:
             "eos": tuple(eos),
             "decode_bucket": engine.decode_buckets,
             "prefill_bucket": engine.prefill_buckets,
+            # The last bits of a token depend on the kind of its step, and `exact` keeps batch-mates from choosing it.
+            "mixed": not engine.exact,
         }
         return cls(**{**fields, **changes})
 

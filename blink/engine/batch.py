@@ -129,6 +129,7 @@ SCHED_CONFIG = Struct(
         Field(0x840, "u32", "prefill_bucket", "", MAX_BUCKETS),
         Field(0x1040, "u32", "n_eos"),
         Field(0x1044, "u32", "eos", "", MAX_EOS),
+        Field(0x1064, "u32", "mixed", "whether lanes that decode may have rows in prefill steps"),
     ),
     "configuration of the scheduler",
 )

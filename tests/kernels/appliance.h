@@ -42,7 +42,8 @@ inline SchedConfig small_config(uint32_t lanes, uint32_t records, uint32_t vocab
     SchedConfig c{};
     c.lanes = lanes, c.records = records, c.page_tokens = 4, c.pages = 14, c.max_context = 40, c.lane_pages = 10;
     c.vocab = vocab, c.batch_tokens = 12, c.ext_words = 32, c.claims_per_step = 3, c.torn_ms = 1, c.launch_window = 5;
-    c.step_budget_ms = 1000, c.n_decode = 1, c.decode_bucket[0] = lanes, c.n_prefill = 1, c.prefill_bucket[0] = 12;
+    c.mixed = 1, c.step_budget_ms = 1000, c.n_decode = 1, c.decode_bucket[0] = lanes, c.n_prefill = 1,
+    c.prefill_bucket[0] = 12;
     return c;
 }
 

@@ -108,6 +108,7 @@ int main(int argc, char **argv) {
     uint64_t seed = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1, steps = argc > 2 ? std::atoi(argv[2]) : 20000;
     SchedConfig config = small_config(3, 6, 50);
     config.n_eos = 2, config.eos[0] = 7, config.eos[1] = 11, config.alive_ms = 50;
+    config.mixed = seed % 2;
     Appliance a(config, 3, 6);
     Fuzzer fuzzer{a, std::mt19937_64(seed)};
     Shared shared;

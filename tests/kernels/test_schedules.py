@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from blink.backend.scheduler import SchedulerConfig
-from blink.engine.batch import Control
+from blink.engine.batch import Control, Kind
 from blink.ring.layout import Geometry
 from tests.kernels.world import World
 
 VOCAB = 64
 EOS = (5, 9)
+PREFILL, DECODE = Kind.PREFILL, Kind.DECODE
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ def appliances(draw: st.DrawFn) -> Setting:
         batch_tokens=lanes + draw(st.integers(0, 12)),
         eos=EOS,
         launch_window=draw(st.sampled_from([0, 0, 2, 3, 7])),
+        mixed=draw(st.booleans()),
         claims_per_step=draw(st.integers(1, 3)),
         torn_ms=5,
         alive_ms=1000,
@@ -130,12 +133,14 @@ def test_a_stop_ends_everything_at_any_moment(setting: Setting, schedule: list[d
     world.stop(limit=10)
 
 
+@pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("window", [0, 2])
-def test_pressure_on_pages_preempts_and_resumes(window: int) -> None:
+def test_pressure_on_pages_preempts_and_resumes(window: int, mixed: bool) -> None:
     """The property tests may or may not preempt; this one must."""
     config = SchedulerConfig(
-        lanes=4, records=8, page_tokens=2, pages=18, max_context=32, vocab=VOCAB, batch_tokens=8, launch_window=window
-    )
+        lanes=4, records=8, page_tokens=2, pages=18, max_context=32, vocab=VOCAB, batch_tokens=8, launch_window=window,
+        mixed=mixed,
+    )  # fmt: skip
     world = World(config, Geometry(8, 2, 8192, 8192))
     rng = np.random.default_rng(2)
     for i in range(8):
@@ -145,3 +150,66 @@ def test_pressure_on_pages_preempts_and_resumes(window: int) -> None:
     assert counters["PREEMPTIONS"] == counters["RESUMES"] > 0
     assert counters["FINISHED_LENGTH"] == 8
     assert (counters["RELAUNCHES"] > 0) == (window > 0)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("batch_tokens", [5, 32])
+def test_lanes_that_start_a_page_together_find_one_each(batch_tokens: int, mixed: bool) -> None:
+    """Whatever the pool has left, and whenever a newcomer wants the last of it, whole or in part."""
+    for pages, page_tokens in [*product(range(18, 48, 2), [1]), *product(range(9, 24), [2])]:
+        config = SchedulerConfig(
+            lanes=4, records=4, page_tokens=page_tokens, pages=pages, max_context=18, vocab=VOCAB,
+            batch_tokens=batch_tokens, mixed=mixed,
+        )  # fmt: skip
+        world = World(config, Geometry(4, 1, 8192, 8192), threads=1 + pages % 3)
+        for i in range(3):
+            world.submit(0, [i], 12)
+        for _ in range(1 + pages % 4):
+            world.step()
+        world.submit(0, [3] * 14, 4)
+        world.settle()
+
+
+def steps_of_a_newcomer(mixed: bool, batch_tokens: int) -> list[tuple[Kind, int, int]]:
+    """Kind, rows and tokens of the steps in which a prompt of 30 tokens is prefilled while three lanes decode."""
+    config = SchedulerConfig(
+        lanes=4, records=5, page_tokens=4, pages=64, max_context=64, vocab=VOCAB, batch_tokens=batch_tokens, mixed=mixed
+    )
+    world = World(config, Geometry(5, 1, 8192, 8192))
+    running = [world.submit(0, [i], 50) for i in range(3)]
+    while not all(s and s.seen and s.seen.count > 2 for s in running):
+        world.step()
+    newcomer = world.submit(0, [7] * 30, 2)
+    assert newcomer is not None
+    steps = []
+    while newcomer.seen is None or newcomer.seen.count == 0:
+        d = world.step()
+        steps.append((d.kind, d.rows, d.tokens))
+    assert world.core.counters()["PREFILL_TOKENS"] == 3 + 30, "a token of a lane that decodes is not prefilled"
+    world.settle()
+    kinds = [kind for kind, _, _ in steps]
+    first = kinds.index(PREFILL)
+    return steps[first : len(kinds) - kinds[::-1].index(PREFILL)]
+
+
+def test_lanes_that_decode_ride_along_where_prompts_leave_room() -> None:
+    assert steps_of_a_newcomer(True, 33) == [(PREFILL, 4, 33)]
+    assert steps_of_a_newcomer(True, 32) == [(PREFILL, 1, 30)]
+    assert steps_of_a_newcomer(True, 16) == [(PREFILL, 1, 16), (PREFILL, 1, 14)]
+    assert steps_of_a_newcomer(True, 17) == [(PREFILL, 1, 17), (PREFILL, 4, 16)]
+
+
+def test_lanes_that_decode_ride_in_the_third_step_at_the_latest() -> None:
+    alone, together = (PREFILL, 1, 8), (PREFILL, 4, 8)
+    assert steps_of_a_newcomer(True, 8) == [alone, alone, together, alone, (PREFILL, 4, 4)]
+
+
+def test_a_prompt_goes_on_where_those_who_decode_leave_it_one_token() -> None:
+    steps = steps_of_a_newcomer(True, 4)
+    assert steps[2::3] == [(PREFILL, 4, 4)] * (len(steps) // 3)
+    assert sum(tokens for _, _, tokens in steps) - 3 * sum(rows > 1 for _, rows, _ in steps) == 30
+
+
+def test_without_mixed_batches_prefill_and_decode_take_turns() -> None:
+    assert steps_of_a_newcomer(False, 33) == [(PREFILL, 1, 30)]
+    assert steps_of_a_newcomer(False, 16) == [(PREFILL, 1, 16), (DECODE, 3, 3), (PREFILL, 1, 14)]

@@ -327,7 +327,8 @@ def test_the_request_in_the_ring_is_not_read_after_the_claim() -> None:
 
 def test_a_batch_that_is_not_done_is_decided_again_and_the_ring_is_still_served() -> None:
     w = world()
-    w.submit(0, PROMPT, 4)
+    running = w.submit(0, PROMPT, 4)
+    assert running is not None
     first = w.decide()
     beat = int(w.workers[0].g_head["beat"][0])
     late = w.submit(0, PROMPT, 4)
@@ -337,6 +338,7 @@ def test_a_batch_that_is_not_done_is_decided_again_and_the_ring_is_still_served(
     assert int(w.workers[0].g_head["beat"][0]) == beat + 1
     assert w.workers[0].status(late.slot).state is State.PREFILL_PROCESSING
     w.engine.run()
+    running.ran = True  # which `w` did not see
     w.settle()
 
 

@@ -22,6 +22,7 @@ from tests.kernels.hash_engine import HashEngine, answer
 from tests.kernels.ring_writer import Ring, Status, Writer
 
 MS = 1_000_000
+PAUSED_MOST = 2  # prefill steps that an answer waits for, with mixed batches
 ENDED_EARLY = {Reason.CANCELLED, Reason.DEADLINE, Reason.ORPHANED, Reason.ERR_STOPPED, Reason.ERR_DRAINING}
 
 
@@ -58,6 +59,7 @@ class Sent:
     cancelled: bool = False
     seen: Status | None = None  # the last status of this generation
     ran: bool = False
+    waited: int = 0  # batches since its last one
     published: list[int] = field(default_factory=list)
     clock: list[int] = field(default_factory=list)  # ns: the first scan after the submit, then every token's publish
 
@@ -178,6 +180,7 @@ class World:
             self.accidents += self.engine.error_next
             self.engine.run()
             self._check_order()
+            self._check_turns(decision)
         self.last = decision
         return decision
 
@@ -206,12 +209,6 @@ class World:
             else (d.rows, packed["decode_bucket"][: packed["n_decode"]])
         )
         assert d.graph == next(i for i, b in enumerate(buckets) if b >= size), "not the tightest graph"
-        if d.kind is Kind.PREFILL and self.last.kind is Kind.PREFILL:
-            # Two in a row only where nothing decodes.
-            for s in self.sent.values():
-                before, now = s.seen, self.workers[s.part].status(s.slot)
-                running = before is not None and before.state is now.state is State.DECODE_PROCESSING
-                assert not running or now.count > before.count, f"request {s.seed} waits for two prefills"
 
     def _check_order(self) -> None:
         """First come, first served: nobody runs while someone who came clearly earlier has not run yet."""
@@ -226,6 +223,24 @@ class World:
                 earlier = other.sent_turn < runs.sent_turn
                 if not other.ran and (earlier or (same_worker and other.sent_turn <= runs.sent_turn)):
                     assert other.cancelled or self._past_deadline(other), f"{other.seed} was overtaken by {runs.seed}"
+
+    def _check_turns(self, d: Decision) -> None:
+        """Who decodes is in every decode step, waits for few prefill steps, and rides in those that have room."""
+        running = [s for s in self.sent.values() if self._decodes(s)]
+        for s in running:
+            s.waited = 0 if s.seed in self.engine.seeds else s.waited + 1
+            assert s.waited <= (PAUSED_MOST if self.config.mixed else 1), (
+                f"request {s.seed} waits for too many prefills"
+            )
+        waiting = [s.seed for s in running if s.waited]
+        assert not waiting or len(waiting) == len(running), f"only some wait: {waiting}"
+        assert not waiting or d.kind is Kind.PREFILL, f"a decode step lacks {waiting}"
+        if self.config.mixed and waiting and not self.hostile:
+            assert d.tokens + len(running) > self.config.batch_tokens, f"there was room for {waiting}"
+
+    def _decodes(self, sent: Sent) -> bool:
+        status = self.workers[sent.part].status(sent.slot)
+        return status.gen == sent.gen & 0xFFFF and status.state is State.DECODE_PROCESSING
 
     def _past_deadline(self, sent: Sent) -> bool:
         return bool(sent.options.get("deadline_ms"))
