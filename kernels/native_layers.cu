@@ -8,9 +8,64 @@ using namespace blink;
 
 namespace {
 
-constexpr uint32_t THREADS = ROW_THREADS, WARPS = ROW_WARPS, MAX_HEAD = 128;
+constexpr uint32_t THREADS = ROW_THREADS, WARPS = ROW_WARPS;
 
 __device__ __forceinline__ float silu(float x) { return x / (1 + __expf(-x)); }
+
+/* W numbers that lie together, 1 or 2. */
+template <uint32_t W>
+__device__ __forceinline__ void read(const real *from, float (&v)[W]) {
+    if (W == 1) {
+        v[0] = to_float(*from);
+    } else {
+        const uint32_t word = *(const uint32_t *)from;
+        v[0] = low(word), v[W - 1] = high(word);
+    }
+}
+template <uint32_t W>
+__device__ __forceinline__ void write(real *to, const float (&v)[W]) {
+    if (W == 1) *to = to_real(v[0]);
+    else *(uint32_t *)to = pack2(v[0], v[W - 1]);
+}
+
+/* What native_rotate does with one head, by a warp: W numbers a lane and turn. */
+template <uint32_t W>
+__device__ __forceinline__ void rotate_head(const Rotary &r, real *own, uint32_t token, uint32_t head) {
+    const uint32_t first = W * (threadIdx.x % 32), turn = W * 32, n = r.head_dim, half = r.dim / 2;
+    const bool is_value = head >= r.heads + r.kv_heads, is_key = !is_value && head >= r.heads;
+    const float *norm = is_value ? nullptr : is_key ? r.k_norm : r.q_norm;
+    real *to = own;
+    if (is_key || is_value) to = r.entry(is_value ? r.values : r.keys, token, (head - r.heads) % r.kv_heads);
+    float scale = 1;
+    if (norm) {
+        float squares = 0;
+        for (uint32_t i = first; i < n; i += turn) {
+            float v[W];
+            read(own + i, v);
+            for (uint32_t j = 0; j < W; j++) squares += v[j] * v[j];
+        }
+        scale = rsqrtf(warp_sum(squares) / n + r.eps);
+    }
+    const auto read_normed = [&](uint32_t i, float (&v)[W]) {
+        read(own + i, v);
+        for (uint32_t j = 0; norm && j < W; j++) v[j] *= scale * norm[i + j];
+    };
+    const uint64_t at = (uint64_t)r.positions[token] * half;
+    for (uint32_t i = first; i < half && !is_value; i += turn) {
+        float a[W], b[W], from_a[W], from_b[W];
+        read_normed(i, a), read_normed(i + half, b);
+        for (uint32_t j = 0; j < W; j++) {
+            from_a[j] = rotated_first(a[j], b[j], r.cos[at + i + j], r.sin[at + i + j]);
+            from_b[j] = rotated_second(a[j], b[j], r.cos[at + i + j], r.sin[at + i + j]);
+        }
+        write(to + i, from_a), write(to + i + half, from_b);
+    }
+    for (uint32_t i = first + (is_value ? 0 : r.dim); i < n; i += turn) {
+        float v[W];
+        read_normed(i, v);
+        write(to + i, v);
+    }
+}
 
 }  // namespace
 
@@ -46,59 +101,32 @@ extern "C" __global__ void __launch_bounds__(THREADS)
  * head of a token; blocks along x are tokens, along y eight heads each: the queries', the keys', the values'. */
 extern "C" __global__ void __launch_bounds__(THREADS)
     native_rotate(Rotary r, real *qkv, uint32_t stride, const uint32_t *count) {
-    __shared__ float heads[WARPS][MAX_HEAD];
     pdl_launch();
     pdl_wait();
-    const uint32_t token = blockIdx.x, lane = threadIdx.x % 32, n = r.head_dim;
-    const uint32_t head = blockIdx.y * WARPS + threadIdx.x / 32;
+    const uint32_t token = blockIdx.x, head = blockIdx.y * WARPS + threadIdx.x / 32;
     if (token >= *count || head >= r.heads + 2 * r.kv_heads) return;
-    real *own = qkv + (uint64_t)token * stride + head * n;
-    float *x = heads[threadIdx.x / 32];
-    float squares = 0;
-    for (uint32_t i = lane; i < n; i += 32) {
-        x[i] = to_float(own[i]);
-        squares += x[i] * x[i];
-    }
-    const bool is_value = head >= r.heads + r.kv_heads, is_key = !is_value && head >= r.heads;
-    real *to = own;
-    if (is_key || is_value) to = r.entry(is_value ? r.values : r.keys, token, (head - r.heads) % r.kv_heads);
-    const float *norm = is_key ? r.k_norm : r.q_norm;
-    if (!is_value && norm) {
-        const float scale = rsqrtf(warp_sum(squares) / n + r.eps);
-        for (uint32_t i = lane; i < n; i += 32) x[i] *= scale * norm[i];
-    }
-    __syncwarp();
-    const uint32_t half = r.dim / 2;
-    const float *cos = r.cos + (uint64_t)r.positions[token] * half, *sin = r.sin + (uint64_t)r.positions[token] * half;
-    for (uint32_t i = lane; i < n; i += 32) {
-        float v = x[i];
-        if (!is_value && i < half) v = rotated_first(x[i], x[i + half], cos[i], sin[i]);
-        if (!is_value && i >= half && i < r.dim) v = rotated_second(x[i - half], x[i], cos[i - half], sin[i - half]);
-        to[i] = to_real(v);
-    }
+    real *own = qkv + (uint64_t)token * stride + head * r.head_dim;
+    if (r.dim % 4 == 0) rotate_head<2>(r, own, token, head);
+    else rotate_head<1>(r, own, token, head);
 }
 
-/* y = silu(gate) · up, of [tokens][gate, then up]: a block for each token. */
+/* y = silu(gate) · up, of [tokens][gate, then up]: blocks along x are tokens, along y eight numbers of each thread. */
 extern "C" __global__ void __launch_bounds__(THREADS)
     native_swiglu(const real *both, real *y, uint32_t width, uint32_t both_stride, uint32_t stride,
                   const uint32_t *count) {
     pdl_launch();
     pdl_wait();
-    const uint32_t token = blockIdx.x;
-    if (token >= *count) return;
-    const real *gate = both + (uint64_t)token * both_stride, *up = gate + width;
-    real *to = y + (uint64_t)token * stride;
+    const uint32_t token = blockIdx.x, i = 8 * (blockIdx.y * THREADS + threadIdx.x);
+    if (token >= *count || i >= width) return;
+    const real *gate = both + (uint64_t)token * both_stride + i, *up = gate + width;
+    real *to = y + (uint64_t)token * stride + i;
     if (width % 8 == 0) {
-        for (uint32_t i = 8 * threadIdx.x; i < width; i += 8 * THREADS) {
-            const uint4 g = *(const uint4 *)(gate + i), u = *(const uint4 *)(up + i);
-            const auto both = [](uint32_t x, uint32_t y) {
-                return pack2(silu(low(x)) * low(y), silu(high(x)) * high(y));
-            };
-            *(uint4 *)(to + i) = {both(g.x, u.x), both(g.y, u.y), both(g.z, u.z), both(g.w, u.w)};
-        }
+        const uint4 g = *(const uint4 *)gate, u = *(const uint4 *)up;
+        const auto both = [](uint32_t x, uint32_t y) { return pack2(silu(low(x)) * low(y), silu(high(x)) * high(y)); };
+        *(uint4 *)to = {both(g.x, u.x), both(g.y, u.y), both(g.z, u.z), both(g.w, u.w)};
         return;
     }
-    for (uint32_t i = threadIdx.x; i < width; i += THREADS) to[i] = to_real(silu(to_float(gate[i])) * to_float(up[i]));
+    for (uint32_t j = 0; j < 8 && i + j < width; j++) to[j] = to_real(silu(to_float(gate[j])) * to_float(up[j]));
 }
 
 /* y += bias: a block for each token. y is 16 bits, or float32 where `wide` is given instead. */

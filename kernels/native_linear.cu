@@ -8,7 +8,7 @@
  * W passes through a ring of AHEAD steps in shared memory, in which every thread finds what it put there itself: that
  * keeps more bytes on their way than registers could. Blocks along x have `share` outputs each, and stay on their
  * multiprocessor until those are done; the ring runs on from tile to tile, and begins before earlier kernels have
- * ended. Blocks along y have 8 NT rows of x each. */
+ * ended. Blocks along y have 8 rows of x each. */
 #include "native_rows.cuh"
 
 using namespace blink;
@@ -114,9 +114,9 @@ struct Ready {
 extern __shared__ __align__(16) unsigned char memory[];
 
 /* A tile is 16 outputs, or 8 pairs. With NORM, shared memory ends with the rows of x. */
-template <int NT, int STEP, int AHEAD, Epilogue E, bool NORM>
+template <int STEP, int AHEAD, Epilogue E, bool NORM>
 __device__ __forceinline__ void multiply(const Layer &a) {
-    constexpr uint32_t OUT = paired(E) ? 8 : 16, ROWS = NORM ? NORMED : 8 * NT, PART = ROWS * TILE, BUFFERS = 2;
+    constexpr uint32_t OUT = paired(E) ? 8 : 16, ROWS = NORM ? NORMED : 8, PART = ROWS * TILE, BUFFERS = 2;
     static_assert(ROWS * OUT <= THREADS, "a thread has one output");
     constexpr uint32_t PIECE = 16 * THREADS, SLOT = STEP * 2 * PIECE;
     float *parts = (float *)(memory + AHEAD * SLOT);
@@ -125,7 +125,7 @@ __device__ __forceinline__ void multiply(const Layer &a) {
     const uint32_t chunks = a.k / CHUNK, each = (chunks + SPLITS - 1) / SPLITS;
     const uint32_t begin = min(warp * each, chunks), length = min(each, chunks - begin);
     uint32_t output = blockIdx.x * a.share;
-    const uint32_t last = min(output + a.share, a.outputs), first = 8 * NT * blockIdx.y;
+    const uint32_t last = min(output + a.share, a.outputs), first = 8 * blockIdx.y;
 
     /* What is fetched next: chunk `c` of the tile from output `at` on. */
     uint32_t c = 0, at = output, slot = 0;
@@ -172,20 +172,14 @@ __device__ __forceinline__ void multiply(const Layer &a) {
         __syncthreads();
     }
     const uint32_t near_x = (uint32_t)__cvta_generic_to_shared(own_x) + 2 * (g * a.k + begin * CHUNK + 8 * t);
-    uint4 near[STEP][NT];
+    uint4 near[STEP] = {};
     auto fetch_x = [&](uint32_t from) {
+        if (first + g >= rows) return;
 #pragma unroll
         for (int s = 0; s < STEP; s++)
-#pragma unroll
-            for (int n = 0; n < NT; n++)
-                if (from + s < length && first + 8 * n + g < rows)
-                    near[s][n] = NORM ? from_shared(near_x + 2 * (from + s) * CHUNK)
-                                      : load(x + (uint64_t)8 * n * a.x_stride + (from + s) * CHUNK);
+            if (from + s < length)
+                near[s] = NORM ? from_shared(near_x + 2 * (from + s) * CHUNK) : load(x + (from + s) * CHUNK);
     };
-#pragma unroll
-    for (int s = 0; s < STEP; s++)
-#pragma unroll
-        for (int n = 0; n < NT; n++) near[s][n] = {};
     fetch_x(0);
     uint32_t now = 0;
     for (uint32_t turn = 0; output < last; turn++, output += OUT) {
@@ -193,25 +187,20 @@ __device__ __forceinline__ void multiply(const Layer &a) {
         const bool mine = n < ROWS && first + n < rows && output + o < last;
         Ready<E> ready;
         if (mine) ready.fetch(a, first + n, output + o);
-        float sum[NT][4] = {};
+        float sum[4] = {};
         for (uint32_t done = 0; done < length; done += STEP) {
             asm volatile("cp.async.wait_group %0;" ::"n"(AHEAD - 1) : "memory");
             const uint32_t from = ring + now * SLOT;
-            uint4 b[STEP][NT];
+            uint4 b[STEP];
 #pragma unroll
-            for (int s = 0; s < STEP; s++)
-#pragma unroll
-                for (int n = 0; n < NT; n++) b[s][n] = near[s][n];
+            for (int s = 0; s < STEP; s++) b[s] = near[s];
             fetch_x(done + STEP < length ? done + STEP : 0);
 #pragma unroll
             for (int s = 0; s < STEP; s++) {
                 if (done + s >= length) break;
                 const uint4 lo = from_shared(from + s * 2 * PIECE), hi = from_shared(from + (s * 2 + 1) * PIECE);
-#pragma unroll
-                for (int n = 0; n < NT; n++) {
-                    mma16816(sum[n], lo.x, hi.x, lo.y, hi.y, b[s][n].x, b[s][n].y);
-                    mma16816(sum[n], lo.z, hi.z, lo.w, hi.w, b[s][n].z, b[s][n].w);
-                }
+                mma16816(sum, lo.x, hi.x, lo.y, hi.y, b[s].x, b[s].y);
+                mma16816(sum, lo.z, hi.z, lo.w, hi.w, b[s].z, b[s].w);
             }
             if (at < last) fetch();
             asm volatile("cp.async.commit_group;");
@@ -219,12 +208,10 @@ __device__ __forceinline__ void multiply(const Layer &a) {
         }
         float *own = parts + turn % BUFFERS * SPLITS * PART;
 #pragma unroll
-        for (int j = 0; j < NT; j++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const uint32_t row = 8 * j + 2 * t + i % 2;
-                if (row < ROWS) own[warp * PART + row * TILE + g + i / 2 * 8] = sum[j][i];
-            }
+        for (int i = 0; i < 4; i++) {
+            const uint32_t row = 2 * t + i % 2;
+            if (row < ROWS) own[warp * PART + row * TILE + g + i / 2 * 8] = sum[i];
+        }
         __syncthreads();
         if (!mine) continue;
         float v = 0, other = 0;
@@ -239,21 +226,16 @@ __device__ __forceinline__ void multiply(const Layer &a) {
 
 }  // namespace
 
-#define BLINK_LINEAR(rows, name, NT, STEP, AHEAD, RESIDENT, E, NORM)                              \
+#define BLINK_LINEAR(rows, name, STEP, AHEAD, RESIDENT, E, NORM)                                  \
     extern "C" __global__ void __launch_bounds__(256, RESIDENT) linear_##rows##_##name(Layer a) { \
-        multiply<NT, STEP, AHEAD, E, NORM>(a);                                                    \
+        multiply<STEP, AHEAD, E, NORM>(a);                                                        \
     }
 
-BLINK_LINEAR(2, store, 1, 4, 3, 2, STORE, true)
-BLINK_LINEAR(2, rotate, 1, 4, 2, 3, ROTATE, true)
-BLINK_LINEAR(2, silu, 1, 4, 3, 2, SILU, true)
-BLINK_LINEAR(8, store, 1, 4, 3, 2, STORE, false)
-BLINK_LINEAR(8, rotate, 1, 4, 2, 3, ROTATE, false)
-BLINK_LINEAR(8, residual, 1, 4, 3, 2, RESIDUAL, false)
-BLINK_LINEAR(8, silu, 1, 4, 3, 2, SILU, false)
-BLINK_LINEAR(8, logits, 1, 4, 3, 2, LOGITS, false)
-BLINK_LINEAR(16, store, 2, 2, 5, 2, STORE, false)
-BLINK_LINEAR(16, rotate, 2, 2, 5, 2, ROTATE, false)
-BLINK_LINEAR(16, residual, 2, 2, 5, 2, RESIDUAL, false)
-BLINK_LINEAR(16, silu, 2, 2, 5, 2, SILU, false)
-BLINK_LINEAR(16, logits, 2, 2, 5, 2, LOGITS, false)
+BLINK_LINEAR(2, store, 4, 3, 2, STORE, true)
+BLINK_LINEAR(2, rotate, 4, 2, 3, ROTATE, true)
+BLINK_LINEAR(2, silu, 4, 3, 2, SILU, true)
+BLINK_LINEAR(8, store, 4, 3, 2, STORE, false)
+BLINK_LINEAR(8, rotate, 4, 2, 3, ROTATE, false)
+BLINK_LINEAR(8, residual, 4, 3, 2, RESIDUAL, false)
+BLINK_LINEAR(8, silu, 4, 3, 2, SILU, false)
+BLINK_LINEAR(8, logits, 4, 3, 2, LOGITS, false)

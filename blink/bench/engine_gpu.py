@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cuda.bindings import driver as cuda
 
 from blink.backend.scheduler import SchedulerConfig
 from blink.bench import machine
@@ -30,8 +29,8 @@ from blink.engine.native.engine import NativeEngine
 from blink.engine.native.shape import REAL, DType
 from blink.engine.steps import describe_step
 from blink.errors import BlinkError
-from blink.gpu.cuda import Device, call
-from blink.gpu.graphs import capture, destroy_exec, destroy_graph, instantiate
+from blink.gpu.cuda import Device
+from blink.gpu.timing import milliseconds
 from blink.model.spec import ModelSpec
 from blink.output import write_json
 from blink.ring.client import SamplingParams, SubmitRequest
@@ -193,17 +192,4 @@ def _leaving_out(engine: NativeEngine, part: str) -> Iterator[None]:
 
 def _time(device: Device, engine: Any, kind: Kind, size: int) -> float:
     """Milliseconds of a graph for the step in the buffers, launched in a row: the median of three rounds."""
-    graph = capture(device, lambda stream: engine.enqueue(kind, size, stream))
-    made = instantiate(device, graph)
-    begin, end = (call(cuda.cuEventCreate(0), "making an event") for _ in range(2))
-    rounds = []
-    for _ in range(4):  # the first one warms up
-        call(cuda.cuEventRecord(begin, device.stream), "recording an event")
-        for _ in range(_LAUNCHES):
-            call(cuda.cuGraphLaunch(made, device.stream), "launching a step")
-        call(cuda.cuEventRecord(end, device.stream), "recording an event")
-        call(cuda.cuEventSynchronize(end), "waiting for a step")
-        rounds.append(float(call(cuda.cuEventElapsedTime(begin, end), "reading a time")) / _LAUNCHES)
-    destroy_exec(made)
-    destroy_graph(graph)
-    return sorted(rounds[1:])[1]
+    return milliseconds(device, lambda stream: engine.enqueue(kind, size, stream), launches=_LAUNCHES)

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from cuda.bindings import driver as cuda
 
 from blink.bench import machine
 from blink.bench.gpu import gpu
@@ -23,9 +22,9 @@ from blink.engine.device_buffers import DeviceBuffers
 from blink.engine.native.attention import Attention
 from blink.engine.native.attention_shape import AttentionShape
 from blink.engine.native.sampler import Sampler
-from blink.gpu.cuda import Device, call
-from blink.gpu.graphs import capture, destroy_exec, destroy_graph, instantiate
+from blink.gpu.cuda import Device
 from blink.gpu.memory import DeviceMemory
+from blink.gpu.timing import milliseconds
 from blink.output import write_json
 from blink.ring.layout import Flag
 
@@ -83,21 +82,7 @@ def microseconds(device: Device, launches: int, enqueue: Callable[[int, Any], No
         for i in range(launches):
             enqueue(i, stream)
 
-    graph = capture(device, all_of_them)
-    made = instantiate(device, graph)
-    events = [call(cuda.cuEventCreate(0), "making an event") for _ in range(2)]
-    for repeat in range(_REPEATS + 1):
-        call(cuda.cuGraphLaunch(made, device.stream), "launching a graph")
-        if repeat == 0:
-            call(cuda.cuEventRecord(events[0], device.stream), "recording an event")
-    call(cuda.cuEventRecord(events[1], device.stream), "recording an event")
-    device.synchronize()
-    elapsed = float(call(cuda.cuEventElapsedTime(*events), "reading an event"))
-    for event in events:
-        call(cuda.cuEventDestroy(event), "releasing an event")
-    destroy_exec(made)
-    destroy_graph(graph)
-    return elapsed * 1000 / _REPEATS / launches
+    return milliseconds(device, all_of_them, launches=_REPEATS, rounds=1) * 1000 / launches
 
 
 def random_memory(device: Device, size: int, block: npt.NDArray[np.uint8], what: str) -> DeviceMemory:

@@ -21,6 +21,9 @@ from blink.gpu.graphs import Graph, capture, destroy_graph
 class CapturedEngine(Protocol):
     """Makes the graphs of a model."""
 
+    def prepare(self, kind: Kind, size: int) -> None:
+        """Choose what the graph of such a step will need chosen. Called before its capture."""
+
     def enqueue(self, kind: Kind, size: int, stream: Stream) -> None:
         """Launch on ``stream`` the work of a step: DECODE of up to ``size`` rows, or PREFILL of ``size`` tokens.
 
@@ -60,6 +63,7 @@ def capture_all(device: Device, engine: CapturedEngine, decode: Sequence[int], p
     shapes = [(Kind.DECODE, n) for n in decode] + [(Kind.PREFILL, n) for n in prefill]
     graphs, seconds = [], []
     for kind, size in shapes:
+        engine.prepare(kind, size)
         started = time.perf_counter()
         graphs.append(capture(device, lambda stream, k=kind, n=size: engine.enqueue(k, n, stream)))  # type: ignore[misc]
         seconds.append(time.perf_counter() - started)

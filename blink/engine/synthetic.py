@@ -44,6 +44,9 @@ class SyntheticEngine:
         if may_hang:
             self.held, self._held_address = mapped_words(1)
 
+    def prepare(self, kind: Kind, size: int) -> None:
+        """See :class:`blink.engine.captured.CapturedEngine`; nothing is to be chosen."""
+
     def enqueue(self, kind: Kind, size: int, stream: Stream) -> None:
         """See :class:`blink.engine.captured.CapturedEngine`."""
         lanes = self._buffers.dims["lanes"]

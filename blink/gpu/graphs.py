@@ -15,7 +15,7 @@ Exec = Any
 _MODE = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 
 
-def capture(device: Device, work: Callable[[Stream], None]) -> Graph:
+def capture(device: Device, work: Callable[[Stream], object]) -> Graph:
     """The graph of what ``work`` launches on the stream it is given."""
     stream = device.stream
     call(driver.cuStreamBeginCapture(stream, _MODE), "beginning a capture")

@@ -13,6 +13,7 @@ from blink.backend.gpu.manifest import GraphRecord, Manifest, differences, read_
 
 IDENTITY: dict[str, Any] = {
     "model": "ab", "kernels": "cd", "toolchain": "13.0", "driver": "580.1", "gpu": "NVIDIA H200", "gpu_uuid": "GPU-1",
+    "products": "ef",
     "engine": {"lanes": 8, "dtype": "float16"}, "decode_buckets": [1, 8], "prefill_buckets": [64],
 }  # fmt: skip
 MADE = Manifest(IDENTITY, (GraphRecord("DECODE", 8, {"KERNEL": 300}, 1.5, 2.5, 1 << 20),), (1, 2, 3))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -151,3 +152,33 @@ def test_products_of_many_rows(bench: Products, dtype: str, shape: tuple[int, in
     close(to_numbers(bench.get(stored, (rows, padded(len(w))), "u2")[:, : len(w)], dtype), exact, dtype)
     np.testing.assert_allclose(bench.get(added, exact.shape), exact + 1, atol=4e-5)
     cublas.close()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_algorithms_are_chosen_once_and_kept(bench: Products, dtype: str, tmp_path: Path) -> None:
+    """By time, so a choice is not to be foretold; but what was chosen multiplies rightly, and again after a restart."""
+    rows, file = 40, tmp_path / "products.json"
+    w, x = case(1536, 4096, rows, dtype)
+    exact = x.astype(np.float64) @ w.astype(np.float64).T
+    matrices, at = [bench.matrix(w, dtype), bench.matrix(rounded(-w, dtype), dtype)], bench.reals(x, dtype)
+    y = bench.put(np.zeros(exact.shape, np.float32))
+
+    def product(cublas: CublasLt) -> np.ndarray:
+        cublas.multiply(matrices[0], at, y, rows=rows, y_stride=len(w), wide=True, stream=bench.device.stream)
+        bench.device.synchronize()
+        return bench.get(y, exact.shape)
+
+    first = CublasLt(bench.device, dtype, file)
+    product(first)
+    first.tune(matrices, at, y, rows=rows, y_stride=len(w), wide=True, add=True)
+    assert not file.exists()
+    first.choices.save()
+    chosen, got = file.read_text(), product(first)
+    np.testing.assert_allclose(got, exact, atol=4e-5)
+    first.close()
+    again = CublasLt(bench.device, dtype, file)
+    again.tune(matrices, at, y, rows=rows, y_stride=len(w), wide=True, add=True)
+    again.choices.save()
+    assert file.read_text() == chosen
+    np.testing.assert_array_equal(product(again), got)
+    again.close()

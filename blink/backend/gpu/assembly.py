@@ -41,9 +41,12 @@ class Assembly:
             self.engine = load_engine(device, setup, self.buffers)
             self._opened.callback(self.engine.close)
             log.info("loaded %s in %.1f s", setup.config.model.served_name, time.monotonic() - started)
+            started = time.monotonic()
             self.graphs = capture_all(device, self.engine, *setup.scheduling.buckets)
             self._opened.callback(self.graphs.close)
-            log.info("captured %d graphs in %.2f s", len(self.graphs.graphs), sum(self.graphs.capture_s))
+            took = sum(self.graphs.capture_s)
+            log.info("chose algorithms in %.1f s", time.monotonic() - started - took)
+            log.info("captured %d graphs in %.2f s", len(self.graphs.graphs), took)
             self.hosted = HostedEngine(device, self.graphs, self.buffers)
             self._opened.callback(self.hosted.close)
         except BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from blink.backend.memory import MemoryPlan
@@ -15,6 +16,7 @@ from blink.engine.native.memory import memory_parts
 from blink.engine.native.shape import DType
 from blink.engine.synthetic import SyntheticEngine
 from blink.gpu.cuda import Device
+from blink.gpu.toolchain import cache_folder
 
 BYTES_PER_GRAPH = 3 << 19
 """What the driver takes for one graph of some 350 kernels, rounded up (docs/performance.md)."""
@@ -36,6 +38,11 @@ def dtype_of(setup: Setup) -> DType:
     return "bfloat16" if stored == "bfloat16" else "float16"
 
 
+def choices_path(setup: Setup) -> Path:
+    """Where the native engine keeps the algorithms that it chose for its matrices."""
+    return cache_folder(setup.config.engine.cache_dir) / f"products-{setup.config.instance.name}.json"
+
+
 def load_engine(device: Device, setup: Setup, buffers: DeviceBuffers) -> GpuEngine:
     """The engine that the configuration names, its weights loaded, over ``buffers``. Raises BlinkError."""
     engine = setup.config.engine
@@ -48,6 +55,7 @@ def load_engine(device: Device, setup: Setup, buffers: DeviceBuffers) -> GpuEngi
     return NativeEngine(
         device, setup.spec, weights, buffers, pages=engine.pages, page_tokens=engine.page_tokens,
         max_context=engine.max_context, dtype=dtype_of(setup), exact=engine.exact,
+        choices=choices_path(setup),
     )  # fmt: skip
 
 

@@ -6,12 +6,13 @@ settings they have been inspected and tried. Where all of that is the same, a st
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from blink.backend.gpu.engines import dtype_of
+from blink.backend.gpu.engines import choices_path, dtype_of
 from blink.backend.setup import Setup
 from blink.gpu.cuda import Device
 from blink.gpu.devices import driver_version, uuid_of
@@ -71,10 +72,18 @@ def identity(device: Device, setup: Setup) -> dict[str, Any]:
         "driver": driver_version(),
         "gpu": device.name,
         "gpu_uuid": uuid_of(device.handle),
+        "products": _digest(choices_path(setup)),
         "engine": {**settings, "dtype": dtype_of(setup)},
         "decode_buckets": list(decode),
         "prefill_buckets": list(prefill),
     }
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
 
 
 def differences(old: Manifest | None, now: dict[str, Any]) -> list[str]:

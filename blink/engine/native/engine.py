@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +36,8 @@ class NativeEngine:
     """A :class:`~blink.engine.captured.CapturedEngine` over ``buffers``, with a cache of ``pages`` pages.
 
     ``tensors`` are the checkpoint's, by HuggingFace name, or the seed of random weights that are made on the device.
-    ``exact`` is :class:`blink.engine.native.forward.Forward`'s. Everything is loaded and allocated here;
+    ``choices`` is the file of the algorithms that :meth:`prepare` has chosen; None keeps them in memory. ``exact`` is
+    :class:`blink.engine.native.forward.Forward`'s. Everything is loaded and allocated here;
     :meth:`enqueue` allocates nothing. Raises BlinkError where the model is of a kind that this engine does not run,
     where the checkpoint does not fit ``spec``, or where the device has too little memory; then nothing was allocated.
     """
@@ -42,6 +45,7 @@ class NativeEngine:
     def __init__(
         self, device: Device, spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]] | int, buffers: DeviceBuffers,
         *, pages: int, page_tokens: int, max_context: int, dtype: DType, exact: bool = False,
+        choices: Path | None = None,
     ) -> None:  # fmt: skip
         self.device, self.spec, self.dtype = device, spec, dtype
         require_supported(spec)
@@ -62,7 +66,7 @@ class NativeEngine:
             self.activations = self._keep(Activations(device, spec, buffers.dims))
             self._buffers = self._keep(CheckedBuffers(device, buffers))
             self._ops = Ops(device, dtype, self._buffers)
-            self.cublas = self._keep(CublasLt(device, dtype))
+            self.cublas = self._keep(CublasLt(device, dtype, choices))
             shape = attention_shape(spec, dtype, pages, page_tokens, max_context)
             self.attention = self._keep(Attention(device, self._buffers, shape))
             self.sampler = self._keep(Sampler(device, self._buffers, vocab=spec.vocab, max_context=max_context))
@@ -82,6 +86,12 @@ class NativeEngine:
         except BaseException:
             self._open.close()
             raise
+
+    def prepare(self, kind: Kind, size: int) -> None:
+        """See :class:`blink.engine.captured.CapturedEngine`: cuBLASLt's algorithms are chosen by time, once."""
+        self.forward.tune(size)
+        with contextlib.suppress(OSError):  # where nothing can be kept, the manifest of the graphs says so
+            self.cublas.choices.save()
 
     def enqueue(self, kind: Kind, size: int, stream: Stream) -> None:
         """See :class:`blink.engine.captured.CapturedEngine`."""

@@ -16,6 +16,9 @@ from blink.engine.native.weights import Layer, Linear, Weights
 from blink.gpu.cuda import Stream
 from blink.model.spec import ModelSpec
 
+_TUNED = 8
+"""Layers whose matrices an algorithm is tried with."""
+
 
 @dataclass(frozen=True)
 class _Step:
@@ -65,6 +68,21 @@ class Forward:
             stream=stream, last=True,
         )  # fmt: skip
         self._logits(rows, step)
+
+    def tune(self, size: int) -> None:
+        """Have cuBLASLt choose its algorithms for steps of ``size``; see its :meth:`tune`."""
+        if self._exact or size <= SMALL:
+            return
+        spec, a, layers = self._spec, self._a, self._weights.layers[:_TUNED]
+        hidden, rows = spec.hidden, min(size, self._limits.lanes)
+        for linears, x, y, stride, wide in (
+            ([layer.qkv for layer in layers], a.normed, a.qkv, qkv_stride(spec), False),
+            ([layer.output for layer in layers], a.mixed, a.x, hidden, True),
+            ([layer.gate_up for layer in layers], a.normed, a.gate_up, gate_up_stride(spec), False),
+            ([layer.down for layer in layers], a.inner, a.x, hidden, True),
+        ):
+            self._large.tune(linears, x, y, y_stride=stride, rows=size, wide=wide, add=wide)
+        self._large.tune([self._head], a.normed, a.logits, y_stride=spec.vocab, rows=rows, wide=True)
 
     def _attend(self, i: int, layer: Layer, step: _Step) -> None:
         spec, a, stride = self._spec, self._a, qkv_stride(self._spec)
@@ -142,15 +160,14 @@ class Forward:
             )  # fmt: skip
 
     def _logits(self, rows: int, step: _Step) -> None:
-        # Of a prefill step's many possible rows few are sampled, and the own kernels' cost is that of those.
-        a, vocab, count = self._a, self._spec.vocab, self._buffers.rows
-        if step.kind is Kind.PREFILL or step.few:
+        a, vocab = self._a, self._spec.vocab
+        if step.few or (step.kind is Kind.PREFILL and self._exact):
             self._small.enqueue(
-                self._head, Epilogue.LOGITS, a.normed, a.logits, y_stride=vocab, rows=rows, count=count,
+                self._head, Epilogue.LOGITS, a.normed, a.logits, y_stride=vocab, rows=rows, count=self._buffers.rows,
                 stream=step.stream,
             )  # fmt: skip
         else:
             self._large.enqueue(
-                self._head, a.normed, a.logits, y_stride=vocab, rows=rows, count=count, wide=True, like=step.like,
-                stream=step.stream,
+                self._head, a.normed, a.logits, y_stride=vocab, rows=rows, count=self._buffers.rows, wide=True,
+                like=step.like, stream=step.stream,
             )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cuda.bindings import driver as cuda
@@ -14,8 +15,8 @@ from blink.engine.native.shape import REAL, DType, Matrix
 from blink.engine.native.weights import Linear
 from blink.gpu.cuda import Device, Stream, allow_shared, launch
 
-SMALL = 16
-"""Steps of up to this many tokens use the own kernels."""
+SMALL = 8
+"""Rows that a block of the own kernels takes, and tokens up to which they do the whole step."""
 NORMED, NORMED_SIZE = 2, 7680
 """Rows, and numbers of them, that the own kernels can make by RMSNorm themselves: what shared memory holds."""
 _THREADS, _SPLITS, _TILE = 256, 8, 16
@@ -51,13 +52,11 @@ class _Kernel:
     resident: int
 
 
-_NORMED, _FEW, _MORE = NORMED, 8, SMALL
 _KERNELS = {
-    (_NORMED, Epilogue.STORE): _Kernel(4, 3, 2),
-    (_NORMED, Epilogue.ROTATE): _Kernel(4, 2, 3),
-    (_NORMED, Epilogue.SILU): _Kernel(4, 3, 2),
-    **{(_FEW, e): _Kernel(4, 2, 3) if e is Epilogue.ROTATE else _Kernel(4, 3, 2) for e in Epilogue},
-    **{(_MORE, e): _Kernel(2, 5, 2) for e in Epilogue},
+    (NORMED, Epilogue.STORE): _Kernel(4, 3, 2),
+    (NORMED, Epilogue.ROTATE): _Kernel(4, 2, 3),
+    (NORMED, Epilogue.SILU): _Kernel(4, 3, 2),
+    **{(SMALL, e): _Kernel(4, 2, 3) if e is Epilogue.ROTATE else _Kernel(4, 3, 2) for e in Epilogue},
 }
 """By the most rows of x that a block takes, and what it does with them."""
 
@@ -83,11 +82,11 @@ class SmallLinear:
         processors = cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
         self._processors = device.attribute(processors)
         for (rows, epilogue), kernel in _KERNELS.items():
-            allow_shared(self._kernels[_name(rows, epilogue)], _shared(kernel, rows, NORMED_SIZE * (rows == _NORMED)))
+            allow_shared(self._kernels[_name(rows, epilogue)], _shared(kernel, rows, NORMED_SIZE * (rows == NORMED)))
 
     def takes_norm(self, matrix: Matrix, rows: int) -> bool:
         """Whether :meth:`enqueue` can make its x itself."""
-        return rows <= _NORMED and rows * matrix.stride <= NORMED_SIZE
+        return rows <= NORMED and rows * matrix.stride <= NORMED_SIZE
 
     def enqueue(
         self, linear: Linear, epilogue: Epilogue, x: int | Norm, y: int, *, y_stride: int, rows: int, count: int,
@@ -98,7 +97,7 @@ class SmallLinear:
         ``rotary`` is ROTATE's: it rotates whole heads, and has no norms.
         """
         matrix, normed = linear.matrix, isinstance(x, Norm)
-        most = _NORMED if normed else _FEW if rows <= _FEW else _MORE
+        most = NORMED if normed else SMALL
         kernel = _KERNELS[most, epilogue]
         outputs = matrix.outputs // 2 if epilogue in (Epilogue.SILU, Epilogue.ROTATE) else matrix.outputs
         share = 8 * -(-outputs // (8 * self._processors * kernel.resident))  # as even as groups of eight allow
@@ -133,6 +132,14 @@ class LargeLinear:
 
     def __init__(self, cublas: CublasLt, ops: Ops) -> None:
         self._cublas, self._ops = cublas, ops
+
+    def tune(
+        self, linears: Sequence[Linear], x: int, y: int, *, y_stride: int, rows: int, wide: bool = False,
+        add: bool = False,
+    ) -> None:  # fmt: skip
+        """See :meth:`CublasLt.tune`."""
+        matrices = [linear.matrix for linear in linears]
+        self._cublas.tune(matrices, x, y, rows=rows, y_stride=y_stride, wide=wide, add=add)
 
     def enqueue(
         self, linear: Linear, x: int, y: int, *, y_stride: int, rows: int, count: int, wide: bool = False,

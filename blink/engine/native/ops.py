@@ -110,7 +110,8 @@ class Ops:
             c_uint64(both), c_uint64(y), c_uint32(width), c_uint32(both_stride), c_uint32(stride),
             c_uint64(self._buffers.tokens),
         ]  # fmt: skip
-        launch(self._kernels["native_swiglu"], size, _THREADS, arguments, on, dependent=True)
+        grid = (size, -(-width // (8 * _THREADS)), 1)
+        launch(self._kernels["native_swiglu"], grid, _THREADS, arguments, on, dependent=True)
 
     def bias(
         self, y: int, bias: int, *, wide: bool, width: int, stride: int, rows: int, count: int, stream: Stream
