@@ -15,7 +15,7 @@ namespace blink {
 
 /* With mixed batches, prefill steps that a running answer waits for at most. With 0 it would ride in every one, which
  * makes a long prompt take a step more: its tokens would come sooner, but the first ones of all that wait later. */
-constexpr uint32_t PAUSED_MOST = 2;
+constexpr uint32_t PAUSED_MOST = 1;
 
 BLINK_DEVICE uint32_t pages_for(const Sched &s, uint32_t positions) {
     return (positions + s.config.page_tokens - 1) / s.config.page_tokens;

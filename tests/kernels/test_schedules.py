@@ -194,19 +194,18 @@ def steps_of_a_newcomer(mixed: bool, batch_tokens: int) -> list[tuple[Kind, int,
 
 def test_lanes_that_decode_ride_along_where_prompts_leave_room() -> None:
     assert steps_of_a_newcomer(True, 33) == [(PREFILL, 4, 33)]
-    assert steps_of_a_newcomer(True, 32) == [(PREFILL, 1, 30)]
-    assert steps_of_a_newcomer(True, 16) == [(PREFILL, 1, 16), (PREFILL, 1, 14)]
+    assert steps_of_a_newcomer(True, 32) == steps_of_a_newcomer(True, 30) == [(PREFILL, 1, 30)]
     assert steps_of_a_newcomer(True, 17) == [(PREFILL, 1, 17), (PREFILL, 4, 16)]
 
 
-def test_lanes_that_decode_ride_in_the_third_step_at_the_latest() -> None:
+def test_lanes_that_decode_ride_in_the_second_step_at_the_latest() -> None:
     alone, together = (PREFILL, 1, 8), (PREFILL, 4, 8)
-    assert steps_of_a_newcomer(True, 8) == [alone, alone, together, alone, (PREFILL, 4, 4)]
+    assert steps_of_a_newcomer(True, 8) == [alone, together, alone, together, (PREFILL, 4, 7)]
 
 
 def test_a_prompt_goes_on_where_those_who_decode_leave_it_one_token() -> None:
     steps = steps_of_a_newcomer(True, 4)
-    assert steps[2::3] == [(PREFILL, 4, 4)] * (len(steps) // 3)
+    assert steps[1::2] == [(PREFILL, 4, 4)] * (len(steps) // 2)
     assert sum(tokens for _, _, tokens in steps) - 3 * sum(rows > 1 for _, rows, _ in steps) == 30
 
 
