@@ -105,7 +105,7 @@ class CublasLt:
         overwritten. Not within a capture.
         """
         product, launches = _product(ws[0], rows, y_stride, wide), 1 if rows > _MANY else 4
-        if self.choices.get(product) is not None:
+        if self._chosen(product) is not None:
             return
         layouts = self._layouts(ws[0], rows, y_stride, wide)
         algorithms = self._candidates(layouts) + self._others(ws[0], 2 * rows, y_stride, wide, layouts)
@@ -118,6 +118,10 @@ class CublasLt:
         self._release(layouts)
         planned, _ = self._plans.pop((ws[0].outputs, ws[0].stride, rows, y_stride, wide, rows), ([], None))
         self._release(planned)
+
+    def _chosen(self, product: str) -> _Algo | None:
+        found = self.choices.get(product)
+        return _Algo.from_buffer_copy(found) if found is not None and len(found) == ctypes.sizeof(_Algo) else None
 
     def _others(self, w: Matrix, rows: int, y_stride: int, wide: bool, layouts: list[c_void_p]) -> list[_Algo]:
         """What the library has for so many rows, where it can multiply those of ``layouts`` too."""
@@ -156,8 +160,7 @@ class CublasLt:
             if like != rows:
                 algo = self._plan(w, like, y_stride, wide, like)[1]
             else:
-                chosen = self.choices.get(_product(w, rows, y_stride, wide))
-                algo = None if chosen is None else _Algo.from_buffer_copy(chosen)
+                algo = self._chosen(_product(w, rows, y_stride, wide))
             if algo is None or not self._can(algo, layouts):
                 algo = self._candidates(layouts)[0]
             self._plans[key] = layouts, algo
