@@ -28,7 +28,8 @@ NAN_BITS = {False: 0x7E00, True: 0x7FC0}
 class Row:
     """A row of a step: ``length`` positions, of which the last ``tokens`` are new; the first of a row of ``full``.
 
-    The keys of its first ``broken`` positions are NaN.
+    The keys of its first ``broken`` positions are NaN. Keys and values of its first ``unseen`` ones are NaN, but only
+    on the device, since no query is to see them.
     """
 
     length: int
@@ -36,6 +37,7 @@ class Row:
     seed: int = 0
     full: int = 0
     broken: int = 0
+    unseen: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ def made(gpu: Any, case: Case) -> Iterator[tuple[Attention, dict[str, int]]]:
         table[lane, :count] = own
         new_q, *kv = inputs(case, row)
         for pool, values in zip(pools, kv, strict=True):
+            values[:, : row.unseen] = NAN_BITS[case.bf16]
             for p, page in enumerate(own):
                 part = values[:, p * case.page_tokens : (p + 1) * case.page_tokens]
                 pool[page, :, : part.shape[1]] = part
@@ -194,6 +197,16 @@ def test_groups_of_heads(gpu: Any, step: Case, heads: int, kv_heads: int) -> Non
 @pytest.mark.parametrize("step", [DECODE, PREFILL], ids=["decode", "prefill"])
 def test_windows(gpu: Any, step: Case, window: int) -> None:
     check(gpu, replace(step, window=window, head_dim=64))
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("window", [1, 100, 128])
+@pytest.mark.parametrize("step", [DECODE, PREFILL], ids=["decode", "prefill"])
+def test_what_lies_before_the_window_is_not_read(gpu: Any, step: Case, window: int, head_dim: int) -> None:
+    """Of no new token of the row: what is read and then masked would make a NaN of the values' sum."""
+    rows = tuple(replace(r, unseen=max(0, r.length - r.tokens + 1 - window)) for r in step.rows)
+    assert any(r.unseen % 128 for r in rows)
+    check(gpu, replace(step, rows=rows, window=window, head_dim=head_dim))
 
 
 @pytest.mark.parametrize("page_tokens", [1, 2, 8, 16, 32, 128])
