@@ -6,7 +6,6 @@ settings they have been inspected and tried. Where all of that is the same, a st
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from blink.backend.setup import Setup
 from blink.gpu.cuda import Device
 from blink.gpu.devices import driver_version, uuid_of
 from blink.gpu.toolchain import CUDA_VERSION, cache_folder, keep, source_hash
+from blink.model.manifest import sha256_of
 
 _SETTINGS = ("kind", "lanes", "page_tokens", "pages", "max_context", "batch_tokens", "driver", "exact", "random_seed")
 
@@ -81,7 +81,7 @@ def identity(device: Device, setup: Setup) -> dict[str, Any]:
 
 def _digest(path: Path) -> str | None:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return sha256_of(path)
     except OSError:
         return None
 
