@@ -12,7 +12,6 @@ from blink.ring.client import RingClient
 
 # The local profile shares its cores with the model, so the reader sleeps as long as it may.
 FLOOR_S = 0.001  # uvloop's timers count whole milliseconds
-URGENT_S = 0.002  # longest pause while a request waits for its first token
 BUSY_S = 0.008  # longest pause while tokens are expected
 IDLE_S = 0.25  # pause without requests: a look at the heartbeat, and our own beat
 BACK_OFF = 1.5
@@ -23,8 +22,9 @@ log = logging.getLogger("blink.frontend")
 class Pace:
     """How long to pause between two polls.
 
-    After news the pause is shortest, since lanes of one step finish together; it grows from there, so that a slow model
-    has its cores to itself, up to a ceiling that bounds how late a token is seen.
+    It is shortest after news, since lanes of one step finish together, and while a request waits for its first token,
+    since that is what its user waits for. It grows from there, so that a slow model has its cores to itself, up to a
+    ceiling that bounds how late a token is seen.
     """
 
     def __init__(self) -> None:
@@ -35,8 +35,7 @@ class Pace:
         if not outstanding:
             self._pause = FLOOR_S
             return IDLE_S
-        ceiling = URGENT_S if urgent else BUSY_S
-        self._pause = FLOOR_S if news else min(self._pause * BACK_OFF, ceiling)
+        self._pause = FLOOR_S if news or urgent else min(self._pause * BACK_OFF, BUSY_S)
         return self._pause
 
 

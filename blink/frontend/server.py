@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -51,7 +52,7 @@ def _serve_here(config: ApplianceConfig) -> int:
     with listener:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _exit)  # before uvicorn's own, and again when it has drained
-        app = create_app(config)
+        app = _application(config)
         log = logging.getLogger("blink.frontend")
         log.info("listening on %s port %d", config.frontend.host, config.frontend.port)
         uvicorn.Server(uvicorn.Config(app, **_options(config.frontend))).run(sockets=[listener])
@@ -91,10 +92,19 @@ def worker_app() -> ASGIApp:
     """The application of a worker process, whose configuration is in its environment."""
     _configure_logging()
     try:
-        return create_app(ApplianceConfig.model_validate_json(os.environ[CONFIG]))
+        return _application(ApplianceConfig.model_validate_json(os.environ[CONFIG]))
     except BlinkError as e:
         print(f"blink: {e}", file=sys.stderr)
         sys.exit(STARTUP_FAILURE)  # uvicorn then stops the other workers and starts none again
+
+
+def _application(config: ApplianceConfig) -> ASGIApp:
+    """The application, all that was made until now kept out of garbage collections: modules, schemas and routes stay as
+    long as the process, and to walk them stops every stream of the worker for tens of milliseconds."""
+    app = create_app(config)
+    gc.collect()
+    gc.freeze()
+    return app
 
 
 def _options(f: FrontendConfig) -> dict[str, Any]:
