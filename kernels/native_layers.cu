@@ -143,7 +143,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Random weights for measurements: uniform in ± bound, by a hash of seed and index; padding stays zero. */
+/* Random numbers to measure with: uniform in ± bound, by a hash of seed and index; padding stays zero. */
 extern "C" __global__ void __launch_bounds__(THREADS)
     native_random(real *w, float *wide, uint64_t rows, uint32_t width, uint32_t stride, uint64_t seed, float bound,
                   float middle) {

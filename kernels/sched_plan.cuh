@@ -13,9 +13,10 @@
 
 namespace blink {
 
-/* With mixed batches, prefill steps that a running answer waits for at most. With 0 it would ride in every one, which
- * makes a long prompt take a step more: its tokens would come sooner, but the first ones of all that wait later. */
-constexpr uint32_t PAUSED_MOST = 1;
+/* With mixed batches, prefill steps that a running answer waits for at most. Each in which it rides leaves the prompts
+ * less room, so that the fewer it waits for, the sooner come its tokens, and the later the first ones of a burst of
+ * prompts; docs/gpu.md weighs the two. */
+constexpr uint32_t PAUSED_MOST = 4;
 
 BLINK_DEVICE uint32_t headroom(const Sched &s) {
     return s.config.launch_window ? s.config.launch_window - s.launched : NONE;

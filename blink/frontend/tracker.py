@@ -167,9 +167,10 @@ class RequestTracker:
         return job
 
     def dispatch(self, updates: Sequence[Update]) -> None:
-        """Note and hand over what one poll of the ring says about requests."""
+        """Note and hand over what one poll of the ring says about requests: first to those that wait for their first
+        token, since every hand-over delays those behind it."""
         now, tokens = time.monotonic(), 0
-        for update in updates:
+        for update in sorted(updates, key=self._has_begun) if self.urgent else updates:
             track = self._tracks.get(update.handle)
             if track is None:
                 continue
@@ -188,6 +189,10 @@ class RequestTracker:
                 self._end(track, update)
         if tokens:
             self._metrics.output_tokens.inc(tokens)
+
+    def _has_begun(self, update: Update) -> bool:
+        track = self._tracks.get(update.handle)
+        return track is None or track.first is not None
 
     def _first_token(self, track: Track) -> None:
         track.first = track.last

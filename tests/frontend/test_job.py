@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from typing import cast
 
+import numpy as np
 import pytest
 
 from blink.frontend.choice import AnswerOptions, Choice, Piece
@@ -14,6 +16,7 @@ from blink.frontend.metrics import Metrics
 from blink.frontend.tracker import Job, RequestTracker, Track, hop_of, latencies_ms
 from blink.ring.client import RingClient
 from blink.ring.layout import Reason, State
+from blink.ring.request import SamplingParams, SubmitRequest
 from blink.ring.stream import Handle, TokenLogprob, Update
 from blink.ring.words import Times
 from tests.frontend.pieces import PieceTokenizer
@@ -61,6 +64,38 @@ def test_each_news_come_once_and_before_a_failure() -> None:
         return said
 
     assert asyncio.run(run()) == [[1], [2]]
+
+
+class Slots:
+    """A ring that only numbers what is submitted."""
+
+    def __init__(self) -> None:
+        self._slots = count()
+
+    def submit(self, _: SubmitRequest) -> Handle:
+        return Handle(1, next(self._slots), 1)
+
+
+def test_first_tokens_are_handed_over_before_others() -> None:
+    async def run() -> list[int]:
+        tracker, order = RequestTracker(cast(RingClient, Slots()), Metrics("m")), list[int]()
+        jobs = [tracker.submit([SubmitRequest(np.array([1], np.uint32), 8, SamplingParams(seed=1))]) for _ in range(3)]
+
+        async def read(number: int) -> None:
+            while True:
+                await jobs[number].news()
+                order.append(number)
+
+        readers = [asyncio.create_task(read(number)) for number in range(3)]
+        for numbers in ((0, 1), (0, 1, 2)):
+            order.clear()
+            tracker.dispatch([Update(jobs[n].tracks[0].handle, [5], None, State.DECODE_PROCESSING) for n in numbers])
+            await asyncio.sleep(0.01)
+        for reader in readers:
+            reader.cancel()
+        return order
+
+    assert asyncio.run(run()) == [2, 0, 1]
 
 
 def test_a_job_has_its_time() -> None:

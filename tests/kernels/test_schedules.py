@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from blink.backend.scheduler import SchedulerConfig
 from blink.engine.batch import Control, Kind
 from blink.ring.layout import Geometry
-from tests.kernels.world import World
+from tests.kernels.world import PAUSED_MOST, World
 
 VOCAB = 64
 EOS = (5, 9)
@@ -198,15 +198,14 @@ def test_lanes_that_decode_ride_along_where_prompts_leave_room() -> None:
     assert steps_of_a_newcomer(True, 17) == [(PREFILL, 1, 17), (PREFILL, 4, 16)]
 
 
-def test_lanes_that_decode_ride_in_the_second_step_at_the_latest() -> None:
-    alone, together = (PREFILL, 1, 8), (PREFILL, 4, 8)
-    assert steps_of_a_newcomer(True, 8) == [alone, together, alone, together, (PREFILL, 4, 7)]
+def test_lanes_that_decode_ride_in_the_fifth_step_at_the_latest() -> None:
+    alone, together = (PREFILL, 1, 6), (PREFILL, 4, 6)
+    assert steps_of_a_newcomer(True, 6) == [*[alone] * PAUSED_MOST, together, together]
 
 
 def test_a_prompt_goes_on_where_those_who_decode_leave_it_one_token() -> None:
-    steps = steps_of_a_newcomer(True, 4)
-    assert steps[1::2] == [(PREFILL, 4, 4)] * (len(steps) // 2)
-    assert sum(tokens for _, _, tokens in steps) - 3 * sum(rows > 1 for _, rows, _ in steps) == 30
+    alone, together = (PREFILL, 1, 4), (PREFILL, 4, 4)
+    assert steps_of_a_newcomer(True, 4) == [*[alone] * PAUSED_MOST, together, *[alone] * 3, together]
 
 
 def test_without_mixed_batches_prefill_and_decode_take_turns() -> None:

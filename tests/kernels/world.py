@@ -22,7 +22,7 @@ from tests.kernels.hash_engine import HashEngine, answer
 from tests.kernels.ring_writer import Ring, Status, Writer
 
 MS = 1_000_000
-PAUSED_MOST = 1  # prefill steps that an answer waits for, with mixed batches
+PAUSED_MOST = 4  # prefill steps that an answer waits for, with mixed batches
 ENDED_EARLY = {Reason.CANCELLED, Reason.DEADLINE, Reason.ORPHANED, Reason.ERR_STOPPED, Reason.ERR_DRAINING}
 
 

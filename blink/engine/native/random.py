@@ -1,4 +1,4 @@
-"""Seeded random weights made on the device, for measurements of models whose checkpoints are not at hand."""
+"""Seeded random numbers made on the device: weights of models whose checkpoints are not at hand, and activations."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ class RandomSource:
         """Fill f32 at ``address``."""
         bound, middle = (0.1, 0.0) if name.endswith("bias") else (0.5, 1.0)
         self._fill(name, (1, length, length), wide=address, bound=bound, middle=middle)
+
+    def activation(self, to: Matrix) -> None:
+        """Fill ``to`` with numbers of variance 1, which is what RMSNorm makes."""
+        self._fill("activation", (to.outputs, to.inputs, to.stride), real=to.address, bound=3**0.5)
 
     def _fill(
         self, name: str, shape: tuple[int, int, int], *, bound: float, middle: float = 0, real: int = 0, wide: int = 0
