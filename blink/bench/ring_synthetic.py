@@ -95,9 +95,10 @@ class Pace(Protocol):
 
 
 class PacedEngine(CountingEngine):
-    """A counting engine whose decode steps wait for ``pace``, and which notes when each token came into being.
+    """A counting engine whose steps wait for ``pace``, and which notes when each token came into being.
 
-    Until every stream has begun, decode steps are slow, so that the first ones do not run far ahead of the last.
+    Until every stream has begun, steps are slow, so that the first ones do not run far ahead of the last, and each has
+    read its last token when the measurement begins.
 
     ``stamps`` (float64 seconds, shape [seeds, answer tokens]) takes the times of requests with a prompt of
     ``prompt_tokens`` and seeds below its length.
@@ -112,10 +113,9 @@ class PacedEngine(CountingEngine):
         """Execute the batch in the buffers when its time has come."""
         b, control = self._b, self._b.control[0]
         rows = int(control["rows"])
-        if control["kind"] == Kind.PREFILL:
-            self._begun += int(b.row_sample[:rows].sum())
-        elif self._begun < len(self._stamps):
+        if self._begun < len(self._stamps):
             time.sleep(GATHER_S)
+            self._begun += int(b.row_sample[:rows][b.row_kv_len[:rows] == self._prompt_tokens].sum())
         else:
             self._pace(self.made, rows)
         seeds = b.lane_params["seed"][b.row_lane[:rows]]
