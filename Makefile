@@ -90,7 +90,7 @@ $(VENV)/.control: requirements/control.txt
 	@scripts/bootstrap $(PYTHON) $(VENV) requirements/control.txt
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.control requirements/dev.txt requirements/model.txt pyproject.toml CMakeLists.txt $(wildcard kernels/*)
+$(VENV)/.dev: $(VENV)/.control requirements/dev.txt requirements/model.txt pyproject.toml CMakeLists.txt $(wildcard kernels/* kernels/*/*)
 	@$(playbook) playbooks/develop.yml
 	@touch $@
 

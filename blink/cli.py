@@ -73,7 +73,7 @@ def _model_check(args: argparse.Namespace) -> int:
 
 def _smoke(args: argparse.Namespace) -> int:
     from blink.config import load_config
-    from blink.smoke.main import list_checks, run
+    from blink.operate.smoke.main import list_checks, run
 
     if args.list:
         return list_checks()
@@ -84,14 +84,14 @@ def _smoke(args: argparse.Namespace) -> int:
 
 def _status(args: argparse.Namespace) -> int:
     from blink.config import load_config
-    from blink.status import run
+    from blink.operate.status import run
 
     return run(load_config(args.config), json_path=args.json)
 
 
 def _wait(args: argparse.Namespace) -> int:
     from blink.config import load_config
-    from blink.wait import run
+    from blink.operate.wait import run
 
     return run(args.half, load_config(args.config), args.timeout)
 
@@ -104,20 +104,20 @@ def _inventory_check(args: argparse.Namespace) -> int:
 
 def _drain(args: argparse.Namespace) -> int:
     from blink.config import load_config
-    from blink.drain import drain
+    from blink.operate.drain import drain
 
     return drain(load_config(args.config), reason=args.reason, settle_s=args.settle, timeout_s=args.timeout)
 
 
 def _undrain(args: argparse.Namespace) -> int:
     from blink.config import load_config
-    from blink.drain import undrain
+    from blink.operate.drain import undrain
 
     return undrain(load_config(args.config))
 
 
 def _support_bundle(args: argparse.Namespace) -> int:
-    from blink.support.collect import run
+    from blink.operate.support.collect import run
 
     return run(args.config, args.output, args.since, smoke=not args.no_smoke)
 

@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from blink.backend.gpu import layout as loop
+from blink.backend.gpu import loop_layout as loop
 from blink.cstruct import render_header
-from blink.engine import batch
+from blink.engine.seam import batch
 from blink.ring import layout
 
 KERNELS = Path(__file__).resolve().parent.parent / "kernels"
@@ -17,10 +17,10 @@ KERNELS = Path(__file__).resolve().parent.parent / "kernels"
 def headers() -> dict[str, str]:
     """File name → text of every generated header."""
     ring = render_header("blink/ring/layout.py", "BLINK_RING_LAYOUT_H", layout.header_enums(), layout.STRUCTS)
-    seam = render_header("blink/engine/batch.py", "BLINK_BATCH_LAYOUT_H", batch.header_enums(), batch.PARTS)
-    seam = seam.replace("namespace blink {", '#include "ring_layout.h"\nnamespace blink {', 1)
-    drivers = render_header("blink/backend/gpu/layout.py", "BLINK_LOOP_LAYOUT_H", {}, loop.PARTS)
-    return {"ring_layout.h": ring, "batch_layout.h": seam, "loop_layout.h": drivers}
+    seam = render_header("blink/engine/seam/batch.py", "BLINK_BATCH_LAYOUT_H", batch.header_enums(), batch.PARTS)
+    seam = seam.replace("namespace blink {", '#include "ring/layout.h"\nnamespace blink {', 1)
+    drivers = render_header("blink/backend/gpu/loop_layout.py", "BLINK_LOOP_LAYOUT_H", {}, loop.PARTS)
+    return {"ring/layout.h": ring, "seam/batch_layout.h": seam, "drivers/loop_layout.h": drivers}
 
 
 def main() -> int:

@@ -1,7 +1,9 @@
 """Record golden answers of a prepared model folder with transformers, for `blink smoke` to compare.
 
-    python scripts/record_golden.py MODEL_FOLDER > blink/smoke/golden/FINGERPRINT.json   a model that Blink ships
-    python scripts/record_golden.py MODEL_FOLDER > MODEL_FOLDER/blink-golden.json        any other
+    # a model that Blink ships
+    python scripts/record_golden.py MODEL_FOLDER > blink/operate/smoke/golden/FINGERPRINT.json
+    # any other
+    python scripts/record_golden.py MODEL_FOLDER > MODEL_FOLDER/blink-golden.json
 
 Needs requirements/parity.in. An answer ends before the first token whose logit leads by less than MARGIN: there,
 another order of float32 sums may choose the other token, and both would be right.

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import httpx
 
 from blink.config import ApplianceConfig, load_config
+from blink.operate.status import observer, status
 from blink.ring.observe import Observation
-from blink.status import observer, status
 
 START_S = 30.0
 ENGINE = {"lanes": 4, "queue": 8, "page_tokens": 8, "pages": 256, "max_context": 1024, "batch_tokens": 64, "threads": 1}

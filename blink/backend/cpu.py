@@ -7,17 +7,17 @@ import time
 from contextlib import closing, nullcontext
 from dataclasses import replace
 
-from blink.backend.driver import Driver
+from blink.backend.host_loop import Driver
 from blink.backend.memory import MemoryPlan, available_memory
+from blink.backend.readiness import budget_ms, serving
 from blink.backend.scheduler import Scheduler, SchedulerConfig
 from blink.backend.setup import Setup
-from blink.backend.start import budget_ms, serving
-from blink.backend.stops import StopSignals
+from blink.backend.shutdown import StopSignals
 from blink.config import ApplianceConfig
-from blink.engine.buffers import BatchBuffers
-from blink.engine.engine import FLOAT32, Engine, kv_bytes_per_token, weight_bytes
-from blink.engine.reference import ReferenceEngine
-from blink.engine.steps import describe_step
+from blink.engine.reference.engine import ReferenceEngine
+from blink.engine.seam.buffers import BatchBuffers
+from blink.engine.seam.engine import FLOAT32, Engine, kv_bytes_per_token, weight_bytes
+from blink.engine.seam.handmade_step import describe_step
 from blink.errors import BlinkError
 from blink.model.prepared import PreparedModel
 from blink.model.spec import ModelSpec

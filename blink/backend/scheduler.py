@@ -1,4 +1,4 @@
-"""Driving the scheduler core (kernels/scheduler.cuh) on a CPU thread.
+"""Driving the scheduler core (kernels/scheduler/scheduler.cuh) on a CPU thread.
 
 Every decision is the core's; this module lays out its memory, calls it and reads its counters.
 """
@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from blink import core
-from blink.engine.batch import DECISION, MAX_BIAS, MAX_BUCKETS, MAX_EOS, MAX_STOP, SCHED_CONFIG, Control, Kind
-from blink.engine.buffers import BatchBuffers
+from blink.engine.seam.batch import DECISION, MAX_BIAS, MAX_BUCKETS, MAX_EOS, MAX_STOP, SCHED_CONFIG, Control, Kind
+from blink.engine.seam.buffers import BatchBuffers
 from blink.ring.layout import Counter, Geometry, Reason
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def prefill_buckets(batch_tokens: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """Configuration of the scheduler; the fields of :data:`blink.engine.batch.SCHED_CONFIG`.
+    """Configuration of the scheduler; the fields of :data:`blink.engine.seam.batch.SCHED_CONFIG`.
 
     ``decode_bucket`` and ``prefill_bucket`` ascend and end with ``lanes`` and ``batch_tokens``; empty means the
     defaults of :func:`decode_buckets` and :func:`prefill_buckets`. ``eos``: token ids, at most 8. ``mixed``: lanes that
@@ -101,7 +101,7 @@ class SchedulerConfig:
 
     @property
     def dims(self) -> dict[str, int]:
-        """Dimensions of the step buffers, for :class:`blink.engine.buffers.BatchBuffers`."""
+        """Dimensions of the step buffers, for :class:`blink.engine.seam.buffers.BatchBuffers`."""
         return {"lanes": self.lanes, "tokens": self.batch_tokens, "lane_pages": self.lane_pages}
 
     def pack(self) -> npt.NDArray[Any]:

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from blink.backend.exclusive import RingLock
 from blink.backend.setup import Setup
-from blink.backend.stops import StopSignals
+from blink.backend.shutdown import StopSignals
 from blink.config import ApplianceConfig
 from blink.errors import BlinkError
 

@@ -17,7 +17,7 @@ def _bench_local(args: argparse.Namespace) -> int:
 
 
 def _bench_ring(args: argparse.Namespace) -> int:
-    from blink.bench.ring import TRANSPORTS, run
+    from blink.instruments.ring import TRANSPORTS, run
 
     chosen = TRANSPORTS if args.transport == "both" else (args.transport,)
     rates = tuple(args.rate or (20_000.0,))
@@ -25,19 +25,19 @@ def _bench_ring(args: argparse.Namespace) -> int:
 
 
 def _bench_scheduler(args: argparse.Namespace) -> int:
-    from blink.bench.scheduler import run
+    from blink.instruments.scheduler import run
 
     return run(json_path=args.json)
 
 
 def _bench_engine(args: argparse.Namespace) -> int:
-    from blink.bench.engine_gpu import run
+    from blink.instruments.engine_gpu import run
 
     return run(dtype=args.dtype, exact=args.exact, json_path=args.json)
 
 
 def _bench_kernels(args: argparse.Namespace) -> int:
-    from blink.bench.native_kernels import run
+    from blink.instruments.native_kernels import run
 
     return run(json_path=args.json)
 

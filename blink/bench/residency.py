@@ -25,9 +25,9 @@ import numpy as np
 from blink.bench import machine
 from blink.bench.gpu import gpu
 from blink.bench.interference import busy
-from blink.bench.ring_setup import running
 from blink.config import ApplianceConfig
 from blink.errors import BlinkError
+from blink.instruments.ring_setup import running
 from blink.output import write_json
 from blink.ring.client import RingClient, SamplingParams, SubmitRequest
 from blink.ring.layout import Reason

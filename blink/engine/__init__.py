@@ -1,1 +1,1 @@
-"""Engines: what fills a step's graph. The seam is :mod:`blink.engine.batch`."""
+"""Engines: what fills a step's graph. The seam is :mod:`blink.engine.seam.batch`."""

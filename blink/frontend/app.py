@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 import blink
 from blink.config import ApplianceConfig
 from blink.frontend.errors import CLIENT_CLOSED, ApiError
-from blink.frontend.gate import ApiKeys, Gate, record_of
+from blink.frontend.middleware import ApiKeys, Gate, record_of
 from blink.frontend.routes import router
 from blink.frontend.service import Frontend
 

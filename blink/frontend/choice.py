@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from blink.frontend.detokenizer import Detokenizer, TokenBytes
 from blink.frontend.errors import from_reason
 from blink.frontend.logprobs import Entry
-from blink.frontend.stops import StopMatcher
+from blink.frontend.stop_strings import StopMatcher
 from blink.frontend.toolcalls import ToolCall, ToolCallParser
 from blink.ring.layout import Reason
 from blink.ring.stream import TokenLogprob

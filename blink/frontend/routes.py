@@ -10,19 +10,19 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 import blink
-from blink.drain import drain_reason
 from blink.frontend.answers import ChatShape, CompletionShape, Shape, Whole
 from blink.frontend.choice import Choice, Piece
 from blink.frontend.encode import dumps
 from blink.frontend.errors import CLIENT_CLOSED, ApiError, ClientGone, bad
-from blink.frontend.gate import record_of
 from blink.frontend.generation import Generation
 from blink.frontend.metrics import CONTENT_TYPE
+from blink.frontend.middleware import record_of
 from blink.frontend.parameters import answer_options, completion_prompts, submit_requests
 from blink.frontend.protocol import Body, ChatBody, CompletionBody, DetokenizeBody, GenerationBody, TokenizeBody, parse
 from blink.frontend.service import Frontend
 from blink.frontend.sse import DONE, EventStream, HangUp
 from blink.frontend.tracker import latencies_ms
+from blink.operate.drain import drain_reason
 from blink.ring.health import phase_name
 
 MAX_BODY_BYTES = 8 << 20

@@ -17,8 +17,8 @@ from blink.frontend.reader import TokenReader
 from blink.frontend.tracker import RequestTracker, hop_of
 from blink.model.chat import ChatTemplate
 from blink.model.prepared import PreparedModel
+from blink.ring.choose import open_transport
 from blink.ring.client import RingClient
-from blink.ring.connect import open_transport
 from blink.ring.counters import Counters
 from blink.ring.header import Header
 from blink.ring.lease import PartitionLease

@@ -10,7 +10,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
-from blink.frontend.stops import open_length
+from blink.frontend.stop_strings import open_length
 
 OPEN = "<tool_call>"
 CLOSE = "</tool_call>"

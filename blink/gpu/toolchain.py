@@ -31,7 +31,7 @@ def kernel_folder() -> Path:
     """Where the kernels' sources are: beside the package in a checkout, else inside it. Raises BlinkError."""
     folders = [Path(blink.__file__).parents[1] / "kernels", *(Path(p) / "kernels" for p in blink.__path__)]
     for folder in folders:
-        if (folder / "scheduler.cuh").exists():
+        if (folder / "scheduler/scheduler.cuh").exists():
             return folder
     raise BlinkError("the kernels' sources are missing from the blink package", "install it: `pip install .`")
 
@@ -40,8 +40,9 @@ def kernel_folder() -> Path:
 def source_hash() -> str:
     """SHA-256, hex, of every source and of how they are compiled."""
     digest = hashlib.sha256(repr((OPTIONS, RELOCATABLE, nvrtc.nvrtcVersion()[1:], nvjitlink.version())).encode())
-    for path in sorted(p for pattern in _SOURCES for p in kernel_folder().glob(pattern)):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    folder = kernel_folder()
+    for path in sorted(p for pattern in _SOURCES for p in folder.rglob(pattern)):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
@@ -115,7 +116,8 @@ def cached_kernels(
     """
     folder = cache_folder(folder)
     macros = "".join(f"-{name}={value}" for name, value in sorted((defines or {}).items()))
-    path = folder / f"{Path(source).stem}{macros}-{arch}-{driver_version}-{source_hash()[:32]}.cubin"
+    name = source.removesuffix(".cu").replace("/", "-")
+    path = folder / f"{name}{macros}-{arch}-{driver_version}-{source_hash()[:32]}.cubin"
     try:
         return path.read_bytes()
     except OSError:

@@ -31,7 +31,7 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 from blink.errors import BlinkError
 from blink.model import safetensors_file
 from blink.model.folders import ensure_space
-from blink.model.layout import KEPT, LICENSES, REMEDIES, REQUIRED, read_spec
+from blink.model.kept_files import KEPT, LICENSES, REMEDIES, REQUIRED, read_spec
 from blink.model.progress import Progress
 from blink.model.sources import HubSource
 

@@ -13,7 +13,7 @@ from blink.model.folders import ensure_space, lock, replace, scratch
 from blink.model.gguf_arch import convert
 from blink.model.gguf_file import GgufFile
 from blink.model.gguf_tokenizer import GgufTokenizer
-from blink.model.layout import model_files, read_spec
+from blink.model.kept_files import model_files, read_spec
 from blink.model.prepared import PreparedModel
 from blink.model.progress import Progress
 from blink.model.sources import COMMIT, FolderSource, GgufSource, HubSource, parse_source, stat_identity

@@ -1,4 +1,4 @@
-"""Words of the ring as Python integers; ``kernels/ring_words.h`` is the same for the scheduler."""
+"""Words of the ring as Python integers; ``kernels/ring/words.h`` is the same for the scheduler."""
 
 from __future__ import annotations
 

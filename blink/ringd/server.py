@@ -8,9 +8,9 @@ import signal
 import sys
 from collections.abc import Callable
 
-from blink.backend.notify import notify
 from blink.config import ApplianceConfig, RdmaConfig
 from blink.errors import BlinkError
+from blink.notify import notify
 from blink.ring.announce import SOCKET
 from blink.ring.verbs.device import Device
 from blink.ring.verbs.fabric import Fabric

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from blink.backend.scheduler import decode_buckets, prefill_buckets
-from blink.engine.batch import MAX_BUCKETS
+from blink.engine.seam.batch import MAX_BUCKETS
 
 
 @pytest.mark.parametrize(

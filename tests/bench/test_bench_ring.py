@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from blink.bench import ring, ring_primitives, ring_sse, ring_worker
-from blink.bench.ring_client import ClientRun
-from blink.bench.ring_setup import configure, missing
-from blink.bench.ring_synthetic import COUNT, WIDTH, SyntheticRing, answer, text, write_model
 from blink.errors import BlinkError
+from blink.instruments import ring, ring_primitives, ring_sse, ring_worker
+from blink.instruments.ring_client import ClientRun
+from blink.instruments.ring_setup import configure, missing
+from blink.instruments.ring_synthetic import COUNT, WIDTH, SyntheticRing, answer, text, write_model
 from blink.model.prepared import PreparedModel
 from blink.ring.client import RingClient
 from tests.appliance import run_blink, wait_for

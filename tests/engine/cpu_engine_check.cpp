@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "cpu_engine.cpp"
+#include "reference/cpu_engine.cpp"
 
 namespace {
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from blink.engine.buffers import BatchBuffers
-from blink.engine.reference import ReferenceEngine
+from blink.engine.reference.engine import ReferenceEngine
+from blink.engine.seam.buffers import BatchBuffers
 from blink.model.spec import ModelSpec
 
 

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from blink.engine.cpu import Cpu
-from blink.engine.linear import Linear
+from blink.engine.reference.cpu import Cpu
+from blink.engine.reference.linear import Linear
 
 
 @pytest.fixture(scope="module", params=[1, 2, 5])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blink.engine.sampling import SampleParams, sample
+from blink.engine.reference.sampling import SampleParams, sample
 from blink.errors import BlinkError
 from tests.engine.checkpoints import prompt, spec, tensors
 from tests.engine.harness import Harness

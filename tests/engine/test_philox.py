@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from blink.engine.philox import philox4x32, random_u64
+from blink.engine.reference.philox import philox4x32, random_u64
 
 PI = ((0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0))
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from blink.engine.philox import random_u64
-from blink.engine.sampling import SampleParams, adjust, sample, weights
+from blink.engine.reference.philox import random_u64
+from blink.engine.reference.sampling import SampleParams, adjust, sample, weights
 
 VOCAB = 50
 ONE = 1 << 40

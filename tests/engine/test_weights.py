@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blink.engine.cpu import Cpu
-from blink.engine.weights import WeightLoader
+from blink.engine.reference.cpu import Cpu
+from blink.engine.reference.weights import WeightLoader
 from blink.errors import BlinkError
 from tests.engine.checkpoints import prompt, spec, tensors
 from tests.engine.harness import Harness

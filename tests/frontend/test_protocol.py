@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from blink.engine.batch import MAX_BIAS, MAX_EOS, MAX_STOP
+from blink.engine.seam.batch import MAX_BIAS, MAX_EOS, MAX_STOP
 from blink.frontend import protocol
 from blink.frontend.errors import ApiError
 from blink.frontend.protocol import Body, ChatBody, CompletionBody, parse

@@ -11,9 +11,9 @@ import signal
 import sys
 from pathlib import Path
 
-from blink.backend.gpu.host import GpuDriver
-from blink.bench.synthetic import SyntheticAppliance
+from blink.backend.gpu.watch import GpuDriver
 from blink.gpu.cuda import Device
+from blink.instruments.synthetic import SyntheticAppliance
 from tests.gpu.storm import CONFIG, GEOMETRY
 
 

@@ -14,8 +14,8 @@ from cuda.bindings import driver as cuda
 
 from blink import core
 from blink.backend.scheduler import Decision, SchedulerConfig
-from blink.engine.batch import BATCH, DECISION, Control, Kind
-from blink.engine.buffers import BatchBuffers
+from blink.engine.seam.batch import BATCH, DECISION, Control, Kind
+from blink.engine.seam.buffers import BatchBuffers
 from blink.gpu.cuda import Device as Gpu
 from blink.ring.layout import Counter, Geometry, Reason
 from tests.kernels.ring_writer import CANARY, PAGE, Ring
@@ -37,7 +37,7 @@ class Device:
     def __init__(self) -> None:
         self.gpu = Gpu()
         self.arch = self.gpu.arch
-        self.kernels: dict[str, Any] = self.gpu.kernels("step.cu", ["blink_init", "blink_step"])
+        self.kernels: dict[str, Any] = self.gpu.kernels("drivers/step.cu", ["blink_init", "blink_step"])
 
     def pinned(self, size: int) -> np.ndarray:
         """Zeroed u8 host memory that the device maps at its host address, with a page of canaries on either side."""

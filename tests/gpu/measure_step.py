@@ -13,7 +13,7 @@ import numpy as np
 from cuda.bindings import driver as cuda
 
 from blink.backend.scheduler import SchedulerConfig
-from blink.engine.batch import Kind
+from blink.engine.seam.batch import Kind
 from blink.gpu.toolchain import compile_text
 from blink.ring.layout import Geometry
 from tests.gpu.device_scheduler import Device, DeviceCore, PinnedBuffers, call
@@ -22,7 +22,7 @@ from tests.kernels.ring_writer import Ring
 LAUNCHES = 200
 ENGINE = b"""
 #include "rtc.h"
-#include "batch_layout.h"
+#include "seam/batch_layout.h"
 extern "C" __global__ void engine(blink::StepControl *c, int *out_token) {
     for (unsigned r = threadIdx.x; r < c->rows; r += blockDim.x) out_token[r] = 1;
     __syncthreads();

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from blink.engine.batch import Kind
-from blink.engine.captured import capture_all
-from blink.engine.device_buffers import DeviceBuffers
-from blink.engine.hosted import HostedEngine
+from blink.engine.device.buffers import DeviceBuffers
+from blink.engine.device.captured import capture_all
+from blink.engine.device.hosted import HostedEngine
 from blink.engine.native.engine import NativeEngine
+from blink.engine.seam.batch import Kind
 from blink.errors import BlinkError
 from blink.model.spec import ModelSpec
 from tests.engine.harness import Harness

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as cuda
 
-from blink.engine.batch import Kind
-from blink.engine.device_buffers import DeviceBuffers
+from blink.engine.device.buffers import DeviceBuffers
+from blink.engine.seam.batch import Kind
 from blink.gpu.cuda import Device
 from blink.gpu.graphs import capture, destroy_exec, instantiate
 from blink.gpu.memory import DeviceMemory

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from blink.backend.scheduler import SchedulerConfig
-from blink.bench.synthetic import SyntheticAppliance
-from blink.engine.batch import Control
+from blink.engine.seam.batch import Control
+from blink.instruments.synthetic import SyntheticAppliance
 from blink.ring.client import Handle, RingClient, RingFull, SamplingParams, SubmitRequest, Update
 from blink.ring.layout import Geometry, Reason
 from tests.kernels.nonsense import misbehave, nonsense

@@ -16,10 +16,10 @@ import pytest
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings")
 
 from blink.backend.gpu.drivers import DRIVERS
-from blink.backend.gpu.host import GpuDriver
-from blink.bench.synthetic import SyntheticAppliance
-from blink.engine.batch import Control
+from blink.backend.gpu.watch import GpuDriver
+from blink.engine.seam.batch import Control
 from blink.errors import BlinkError
+from blink.instruments.synthetic import SyntheticAppliance
 from blink.ring.client import SamplingParams, SubmitRequest
 from blink.ring.layout import Geometry, Phase, Reason
 from tests.gpu.storm import CONFIG, GEOMETRY, VOCAB, Storm, attach, run

@@ -12,10 +12,10 @@ import pytest
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings")
 
-from blink.engine.batch import Kind
-from blink.engine.device_buffers import DeviceBuffers
+from blink.engine.device.buffers import DeviceBuffers
 from blink.engine.native.attention import Attention
 from blink.engine.native.attention_shape import AttentionShape
+from blink.engine.seam.batch import Kind
 from blink.errors import BlinkError
 from tests.gpu.native_step import describe, fill, from_bits, run, to_bits, upload
 

@@ -10,15 +10,15 @@ import pytest
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings")
 
-from blink.engine.batch import STEP, Kind
-from blink.engine.device_buffers import DeviceBuffers
-from blink.engine.forward import rms_norm
+from blink.engine.device.buffers import DeviceBuffers
 from blink.engine.native.linear import Epilogue, Norm, SmallLinear
 from blink.engine.native.ops import CheckedBuffers, Limits, Ops, Rotary
 from blink.engine.native.random import RandomSource
 from blink.engine.native.shape import Matrix, padded
 from blink.engine.native.weights import Linear
-from blink.engine.rope import RopeTable
+from blink.engine.reference.forward import rms_norm
+from blink.engine.seam.batch import STEP, Kind
+from blink.model.rope import RopeTable
 from blink.model.spec import RopeSpec
 from tests.gpu.native import DTYPES, EPSILON, Bench, rounded, to_numbers
 

@@ -11,12 +11,12 @@ import pytest
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings")
 
-from blink.engine.batch import BATCH, Kind
-from blink.engine.buffers import BatchBuffers
-from blink.engine.device_buffers import DeviceBuffers
+from blink.engine.device.buffers import DeviceBuffers
 from blink.engine.native.sampler import Sampler
 from blink.engine.native.sampler_memory import sampler_bytes
-from blink.engine.reference import ReferenceEngine
+from blink.engine.reference.engine import ReferenceEngine
+from blink.engine.seam.batch import BATCH, Kind
+from blink.engine.seam.buffers import BatchBuffers
 from blink.errors import BlinkError
 from blink.ring.layout import Flag
 from tests.gpu.native_step import fill, run, upload

@@ -12,9 +12,10 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="needs cuda-bindings, nvidia-c
 from blink.errors import BlinkError
 from blink.gpu import toolchain
 
-SOURCES = sorted(p.name for p in toolchain.kernel_folder().glob("*.cu"))
-GRAPHS = ("conditional.cu", "persistent.cu")
-SPECIFIC = ("native_attention_prefill.cu",)
+FOLDER = toolchain.kernel_folder()
+SOURCES = sorted(p.relative_to(FOLDER).as_posix() for p in FOLDER.rglob("*.cu"))
+GRAPHS = ("drivers/conditional.cu", "drivers/persistent.cu")
+SPECIFIC = ("native/attention_prefill.cu",)
 EM_CUDA = 190
 
 

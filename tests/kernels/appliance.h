@@ -8,9 +8,9 @@
 #include <cstring>
 #include <memory>
 
-#include "platform_cpu.h"
-#include "sched_check.h"
-#include "scheduler.cuh"
+#include "scheduler/check.h"
+#include "scheduler/platform_cpu.h"
+#include "scheduler/scheduler.cuh"
 
 namespace blink::test {
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from blink.engine.batch import Kind
-from blink.engine.buffers import BatchBuffers
+from blink.engine.seam.batch import Kind
+from blink.engine.seam.buffers import BatchBuffers
 from blink.ring.layout import LOGPROBS_MAX, Flag
 
 MASK = (1 << 64) - 1

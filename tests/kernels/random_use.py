@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from blink.backend.scheduler import SchedulerConfig
-from blink.engine.batch import Control
+from blink.engine.seam.batch import Control
 from blink.ring.layout import Geometry
 from tests.kernels.nonsense import misbehave, nonsense
 from tests.kernels.world import Make, World

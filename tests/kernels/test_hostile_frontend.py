@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from blink.backend.scheduler import SchedulerConfig
-from blink.engine.batch import Control
+from blink.engine.seam.batch import Control
 from blink.ring.layout import Geometry
 from tests.kernels.nonsense import EDGES, FIELDS, misbehave
 from tests.kernels.world import World

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from blink.cstruct import Buffers, Struct
-from blink.engine import batch
+from blink.engine.seam import batch
 from blink.ring import layout
 
 KERNELS = Path(__file__).parents[2] / "kernels"
@@ -35,7 +35,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         lines += [f'say("{t.name}.{a.name} size", sizeof(*{t.name}::{a.name}));' for a in t.arrays]
     lines += [f'say("{prefix}_{n}", {prefix}_{n});' for prefix, values in ENUMS.items() for n in values]
     source = (
-        '#include <cstddef>\n#include <cstdio>\n#include "batch_layout.h"\nusing namespace blink;\n'
+        '#include <cstddef>\n#include <cstdio>\n#include "seam/batch_layout.h"\nusing namespace blink;\n'
         'static void say(const char *name, unsigned long long v) { printf("%s=%llu\\n", name, v); }\n'
         "int main() {\n" + "\n".join(lines) + "\n}\n"
     )

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from blink.backend.scheduler import Decision, Scheduler, SchedulerConfig
-from blink.engine.batch import Kind
-from blink.engine.buffers import BatchBuffers
+from blink.engine.seam.batch import Kind
+from blink.engine.seam.buffers import BatchBuffers
 from blink.ring.layout import Geometry, State
 from tests.kernels.hash_engine import answer
 from tests.kernels.ring_writer import CHAIN, Ring, Writer

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from blink.backend.scheduler import SchedulerConfig
-from blink.engine.batch import Control, Kind
+from blink.engine.seam.batch import Control, Kind
 from blink.ring.layout import Geometry
 from tests.kernels.world import PAUSED_MOST, World
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from blink.backend.scheduler import SchedulerConfig
-from blink.engine.batch import Control, Kind
+from blink.engine.seam.batch import Control, Kind
 from blink.ring.layout import Geometry, Reason, State
 from tests.kernels.hash_engine import answer
 from tests.kernels.ring_writer import checked

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from blink.backend.scheduler import Decision, Scheduler, SchedulerConfig
-from blink.engine.batch import Control, Kind
-from blink.engine.buffers import BatchBuffers
+from blink.engine.seam.batch import Control, Kind
+from blink.engine.seam.buffers import BatchBuffers
 from blink.ring.layout import HINT_TOKEN_LIMIT, Geometry, Reason, State, logprob_stride
 from blink.ring.words import Times, unpack_w2
 from tests.kernels.hash_engine import HashEngine, answer

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from blink.errors import BlinkError
 from blink.model.manifest import read_manifest
-from blink.smoke.golden import FOLDER_FILE, find_golden
+from blink.operate.smoke.golden import FOLDER_FILE, find_golden
 from tests.tiny_model import prepare_tiny
 
 SEED = 2  # of several, the one whose greedy answers have the clearest leads

@@ -14,8 +14,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from blink.backend.scheduler import Scheduler, SchedulerConfig
-from blink.engine.batch import Control, Kind
-from blink.engine.buffers import BatchBuffers
+from blink.engine.seam.batch import Control, Kind
+from blink.engine.seam.buffers import BatchBuffers
 from blink.ring.announce import Announcer
 from blink.ring.layout import Geometry
 from blink.ring.shm import RingObjects

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blink.backend.scheduler import Decision, Scheduler, SchedulerConfig
-from blink.engine.batch import Kind
-from blink.engine.buffers import BatchBuffers
+from blink.engine.seam.batch import Kind
+from blink.engine.seam.buffers import BatchBuffers
 from blink.ring import words
 from blink.ring.layout import COMMAND, Geometry, State
 from blink.ring.transport import Region

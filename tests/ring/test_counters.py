@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from blink.config import ApplianceConfig
+from blink.operate.status import status
 from blink.ring.client import RingClient
 from blink.ring.counters import Counters
 from blink.ring.layout import G_HEAD, HEADER, Counter, Phase, Reason
 from blink.ring.observe import Observer
 from blink.ring.shm import ShmTransport
-from blink.status import status
 from tests.ring.test_shm import FINGERPRINT, GEOMETRY, Host, poll_until
 
 VALUES = {

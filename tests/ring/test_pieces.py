@@ -76,7 +76,7 @@ def test_a_full_arena_refuses_and_a_stranger_cannot_be_freed() -> None:
 
 
 def test_words_are_those_of_the_scheduler(tmp_path: Path) -> None:
-    """Python's packing against kernels/ring_words.h, compiled."""
+    """Python's packing against kernels/ring/words.h, compiled."""
     compiler = shutil.which("g++")
     assert compiler, "the library is built with g++, so it is here"
     rng = random.Random(1)
@@ -84,7 +84,7 @@ def test_words_are_those_of_the_scheduler(tmp_path: Path) -> None:
     rows = "".join(f"row({a}u,{b}u,{c}u,{d}u);" for a, b, c, d in cases)
     source = tmp_path / "words.cpp"
     source.write_text(
-        '#include <cstdio>\n#include "ring_words.h"\nusing namespace blink;\n'
+        '#include <cstdio>\n#include "ring/words.h"\nusing namespace blink;\n'
         "static void row(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {\n"
         '  std::printf("%llu %llu %llu %llu %llu\\n", (unsigned long long)pack_w0(a, b & 255, c & 255, d),\n'
         "    (unsigned long long)pack_w1(a, b, c, d), (unsigned long long)pack_checked(a),\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blink.engine.buffers import BatchBuffers
+from blink.engine.seam.buffers import BatchBuffers
 
 
 def next_token(previous: int, position: int, vocab: int) -> int:

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 
 from blink.backend.gpu.engines import load_engine, memory_plan
 from blink.backend.setup import Setup
-from blink.engine.captured import capture_all
-from blink.engine.device_buffers import DeviceBuffers
-from blink.engine.hosted import HostedEngine
+from blink.engine.device.buffers import DeviceBuffers
+from blink.engine.device.captured import capture_all
+from blink.engine.device.hosted import HostedEngine
 from blink.gpu.cuda import Device
 from blink.gpu.devices import ordinal_of
 

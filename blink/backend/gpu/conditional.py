@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 
 from blink.backend.gpu.loop import THREADS, GpuLoop
-from blink.engine.captured import Graphs
+from blink.engine.device.captured import Graphs
 from blink.gpu.cuda import launch
 from blink.gpu.graphs import (
     Exec,
@@ -21,11 +21,11 @@ from blink.gpu.graphs import (
 
 
 class ConditionalLoop(GpuLoop):
-    """See kernels/conditional.cu. While a batch runs, nothing of the driver occupies the device."""
+    """See kernels/drivers/conditional.cu. While a batch runs, nothing of the driver occupies the device."""
 
     def _build(self, graphs: Graphs) -> Exec:
         device = self.device
-        kernels = device.kernels("conditional.cu", ["blink_turn", "blink_publish"], controls_graphs=True)
+        kernels = device.kernels("drivers/conditional.cu", ["blink_turn", "blink_publish"], controls_graphs=True)
         turn, publish = kernels["blink_turn"], kernels["blink_publish"]
         whole = new_graph()
         again = condition(device, whole, 1)

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 from blink.backend.memory import MemoryPlan
 from blink.backend.scheduler import state_size
 from blink.backend.setup import Setup
-from blink.engine.captured import CapturedEngine
-from blink.engine.device_buffers import DeviceBuffers, step_buffer_bytes
+from blink.engine.device.buffers import DeviceBuffers, step_buffer_bytes
+from blink.engine.device.captured import CapturedEngine
 from blink.engine.native.engine import NativeEngine
 from blink.engine.native.memory import memory_parts
 from blink.engine.native.shape import DType
-from blink.engine.synthetic import SyntheticEngine
+from blink.engine.synthetic.engine import SyntheticEngine
 from blink.gpu.cuda import Device
 from blink.gpu.toolchain import cache_folder
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver
 
-from blink.backend.gpu.layout import LOOP
+from blink.backend.gpu.loop_layout import LOOP
 from blink.backend.gpu.state import DeviceScheduler
-from blink.engine.captured import Graphs
+from blink.engine.device.captured import Graphs
 from blink.errors import BlinkError
 from blink.gpu.cuda import call, describe
 from blink.gpu.graphs import Exec, destroy_exec

@@ -7,21 +7,21 @@ import ctypes
 import numpy as np
 
 from blink.backend.gpu.loop import THREADS, GpuLoop
-from blink.engine.captured import Graphs
+from blink.engine.device.captured import Graphs
 from blink.gpu.cuda import launch
 from blink.gpu.graphs import Exec, capture, destroy_graph, instantiate
 from blink.gpu.memory import DeviceMemory
 
 
 class PersistentLoop(GpuLoop):
-    """See kernels/persistent.cu. The scheduler keeps part of one multiprocessor for itself, also during a batch."""
+    """kernels/drivers/persistent.cu. The scheduler keeps part of one multiprocessor for itself, also during a batch."""
 
     launch_window = 120
     """What CUDA allows one execution of a graph to launch (CUDA programming guide, device graph launch)."""
 
     def _build(self, graphs: Graphs) -> Exec:
         device = self.device
-        kernel = device.kernels("persistent.cu", ["blink_resident"], controls_graphs=True)["blink_resident"]
+        kernel = device.kernels("drivers/persistent.cu", ["blink_resident"], controls_graphs=True)["blink_resident"]
         for graph in graphs.graphs:
             self._execs += [instantiate(device, graph, for_device=True) for _ in range(2)]
         handles = np.array([int(e) for e in self._execs], np.uint64)

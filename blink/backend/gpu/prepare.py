@@ -22,7 +22,7 @@ from blink.backend.gpu.trial import answer
 from blink.backend.setup import Setup
 from blink.errors import BlinkError
 from blink.gpu.graphs import destroy_exec, instantiate
-from blink.gpu.walk import node_counts, require_runnable
+from blink.gpu.nodes import node_counts, require_runnable
 
 log = logging.getLogger("blink.backend")
 

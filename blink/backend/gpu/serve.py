@@ -8,19 +8,19 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Protocol
 
-from blink.backend.driver import Driver
 from blink.backend.gpu import prepare as graphs
 from blink.backend.gpu.assembly import Assembly, open_device
 from blink.backend.gpu.drivers import DRIVERS
 from blink.backend.gpu.engines import memory_plan
-from blink.backend.gpu.host import GpuDriver
 from blink.backend.gpu.ring import DeviceRing, HostRing
 from blink.backend.gpu.state import DeviceScheduler
 from blink.backend.gpu.trial import longest_step_s
+from blink.backend.gpu.watch import GpuDriver
+from blink.backend.host_loop import Driver
+from blink.backend.readiness import budget_ms, serving
 from blink.backend.scheduler import Scheduler, SchedulerConfig
 from blink.backend.setup import Setup
-from blink.backend.start import budget_ms, serving
-from blink.backend.stops import Stoppable, StopSignals
+from blink.backend.shutdown import Stoppable, StopSignals
 from blink.gpu.cuda import Device
 from blink.ring.announce import Announcer, Kind
 from blink.ring.shm import RingObjects

@@ -6,8 +6,8 @@ import ctypes
 
 from blink.backend.gpu.ring import DeviceRing, HostRing
 from blink.backend.scheduler import SchedulerConfig, check_state, counters_of, state_size
-from blink.engine.batch import Control
-from blink.engine.device_buffers import DeviceBuffers
+from blink.engine.device.buffers import DeviceBuffers
+from blink.engine.seam.batch import Control
 from blink.gpu.cuda import Device, launch
 from blink.gpu.memory import DeviceMemory, mapped_words
 
@@ -35,7 +35,7 @@ class DeviceScheduler:
             buffers.struct,
             ctypes.c_uint64(address),
         ]
-        kernel = device.kernels("step.cu", ["blink_init"])["blink_init"]
+        kernel = device.kernels("drivers/step.cu", ["blink_init"])["blink_init"]
         launch(kernel, 1, 1, arguments, device.stream)
         device.synchronize()
 

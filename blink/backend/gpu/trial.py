@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 
 from blink.backend.scheduler import SchedulerConfig
-from blink.engine.batch import Kind
-from blink.engine.hosted import HostedEngine
-from blink.engine.steps import describe_step
+from blink.engine.device.hosted import HostedEngine
+from blink.engine.seam.batch import Kind
+from blink.engine.seam.handmade_step import describe_step
 from blink.errors import BlinkError
 
 PROMPT_TOKENS = 24

@@ -7,9 +7,9 @@ import math
 
 from cuda.bindings import driver as cuda
 
-from blink.engine.batch import BATCH, Kind
-from blink.engine.device_buffers import DeviceBuffers
+from blink.engine.device.buffers import DeviceBuffers
 from blink.engine.native.attention_shape import DECODE_HEADS, SPLIT, AttentionShape
+from blink.engine.seam.batch import BATCH, Kind
 from blink.errors import BlinkError
 from blink.gpu.cuda import Device, Stream, allow_shared, launch, resident_blocks
 from blink.gpu.memory import DeviceMemory
@@ -21,7 +21,7 @@ _Batch = ctypes.c_uint64 * len(BATCH.arrays)
 
 
 class _Arguments(ctypes.Structure):
-    """AttentionArguments of kernels/native_attention.cuh."""
+    """AttentionArguments of kernels/native/attention.cuh."""
 
     _fields_ = (
         ("batch", _Batch),

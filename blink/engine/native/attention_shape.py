@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from blink.errors import BlinkError
 
-SPLIT = 128  # positions of one item of decode work; kernels/native_attention_decode.cu
+SPLIT = 128  # positions of one item of decode work; kernels/native/attention_decode.cu
 DECODE_HEADS = 8  # query heads of one item
 MAX_HEAD_DIM = 256
 _RECORD = 4  # floats that a head's partial result has beside its output

@@ -14,7 +14,7 @@ from typing import Any
 
 from cuda import pathfinder
 
-from blink.engine.native.choices import Choices
+from blink.engine.native.algorithms import Choices
 from blink.engine.native.shape import DType, Matrix
 from blink.engine.native.sizes import WORKSPACE
 from blink.errors import BlinkError

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blink.engine.batch import Kind
-from blink.engine.device_buffers import DeviceBuffers
+from blink.engine.device.buffers import DeviceBuffers
 from blink.engine.native.activations import Activations
 from blink.engine.native.arena import Arena
 from blink.engine.native.attention import Attention
@@ -27,14 +26,15 @@ from blink.engine.native.sampler import Sampler
 from blink.engine.native.shape import DType, Matrix, require_supported
 from blink.engine.native.sizes import aligned
 from blink.engine.native.weights import Weights
-from blink.engine.rope import RopeTable
+from blink.engine.seam.batch import Kind
 from blink.errors import BlinkError
 from blink.gpu.cuda import Device, Stream
+from blink.model.rope import RopeTable
 from blink.model.spec import ModelSpec
 
 
 class NativeEngine:
-    """A :class:`~blink.engine.captured.CapturedEngine` over ``buffers``, with a cache of ``pages`` pages.
+    """A :class:`~blink.engine.device.captured.CapturedEngine` over ``buffers``, with a cache of ``pages`` pages.
 
     ``tensors`` are the checkpoint's, by HuggingFace name, or the seed of random weights that are made on the device.
     ``choices`` is the file of the algorithms that :meth:`prepare` has chosen; None keeps them in memory. ``exact`` is
@@ -90,13 +90,13 @@ class NativeEngine:
             raise
 
     def prepare(self, kind: Kind, size: int) -> None:
-        """See :class:`blink.engine.captured.CapturedEngine`: cuBLASLt's algorithms are chosen by time, once."""
+        """See :class:`blink.engine.device.captured.CapturedEngine`: cuBLASLt's algorithms are chosen by time, once."""
         self.forward.tune(size)
         with contextlib.suppress(OSError):  # where nothing can be kept, the manifest of the graphs says so
             self.cublas.choices.save()
 
     def enqueue(self, kind: Kind, size: int, stream: Stream) -> None:
-        """See :class:`blink.engine.captured.CapturedEngine`."""
+        """See :class:`blink.engine.device.captured.CapturedEngine`."""
         self.forward.enqueue(kind, size, stream)
         self.sampler.enqueue(kind, size, self.activations.logits, stream, dependent=True)
         self._ops.done(stream)

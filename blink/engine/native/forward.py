@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blink.engine.batch import Kind
 from blink.engine.native.activations import Activations
 from blink.engine.native.attention import Attention
 from blink.engine.native.cache import Cache
@@ -13,6 +12,7 @@ from blink.engine.native.ops import CheckedBuffers, Limits, Ops, Rotary
 from blink.engine.native.shape import padded
 from blink.engine.native.sizes import gate_up_stride, qkv_stride
 from blink.engine.native.weights import Layer, Linear, Weights
+from blink.engine.seam.batch import Kind
 from blink.gpu.cuda import Stream
 from blink.model.spec import ModelSpec
 

@@ -1,4 +1,4 @@
-"""Linear layers: own kernels for few rows, cuBLASLt for many; see kernels/native_linear.cu."""
+"""Linear layers: own kernels for few rows, cuBLASLt for many; see kernels/native/linear.cu."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class SmallLinear:
 
     def __init__(self, device: Device, dtype: DType) -> None:
         defines = {"BLINK_BF16": 1} if dtype == "bfloat16" else {}
-        self._kernels = device.kernels("native_linear.cu", [_name(*key) for key in _KERNELS], defines=defines)
+        self._kernels = device.kernels("native/linear.cu", [_name(*key) for key in _KERNELS], defines=defines)
         processors = cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
         self._processors = device.attribute(processors)
         for (rows, epilogue), kernel in _KERNELS.items():

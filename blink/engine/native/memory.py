@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from blink.engine.engine import kv_bytes_per_token
 from blink.engine.native.attention_shape import AttentionShape
 from blink.engine.native.sampler_memory import sampler_bytes
 from blink.engine.native.shape import REAL, DType
 from blink.engine.native.sizes import FLOAT, WORKSPACE, activation_sizes, weights_nbytes
+from blink.engine.seam.engine import kv_bytes_per_token
 from blink.errors import BlinkError
 from blink.model.spec import ModelSpec
 

@@ -1,13 +1,13 @@
-"""What lies between the matrices; see kernels/native_layers.cu and native_step.cu."""
+"""What lies between the matrices; see kernels/native/layers.cu and native/step.cu."""
 
 from __future__ import annotations
 
 import ctypes
 from ctypes import c_float, c_uint32, c_uint64
 
-from blink.engine.batch import STEP, Kind
-from blink.engine.device_buffers import DeviceBuffers
+from blink.engine.device.buffers import DeviceBuffers
 from blink.engine.native.shape import DType, Matrix
+from blink.engine.seam.batch import STEP, Kind
 from blink.gpu.cuda import Device, Stream, launch
 from blink.gpu.memory import DeviceMemory
 
@@ -20,7 +20,7 @@ _STATE = STEP.size + 64
 class CheckedBuffers:
     """The step buffers as later kernels see them: with the checked copy in place of the control block.
 
-    Offers ``dims``, :meth:`address` and ``struct`` as :class:`blink.engine.device_buffers.DeviceBuffers` does.
+    Offers ``dims``, :meth:`address` and ``struct`` as :class:`blink.engine.device.buffers.DeviceBuffers` does.
     """
 
     def __init__(self, device: Device, buffers: DeviceBuffers) -> None:
@@ -49,7 +49,7 @@ class Limits(ctypes.Structure):
 
 
 class Rotary(ctypes.Structure):
-    """``Rotary`` of native_rows.cuh: how queries and keys of one layer are rotated, and where its cache is."""
+    """``Rotary`` of native/rows.cuh: how queries and keys of one layer are rotated, and where its cache is."""
 
     _fields_ = [
         *((name, c_uint64) for name in ("cos", "sin", "q_norm", "k_norm", "positions", "kv_index", "keys", "values")),
@@ -62,8 +62,8 @@ class Ops:
 
     def __init__(self, device: Device, dtype: DType, buffers: CheckedBuffers) -> None:
         defines = {"BLINK_BF16": 1} if dtype == "bfloat16" else {}
-        self._kernels = device.kernels("native_layers.cu", _LAYERS, defines=defines)
-        self._kernels |= device.kernels("native_step.cu", ["native_check", "native_done"])
+        self._kernels = device.kernels("native/layers.cu", _LAYERS, defines=defines)
+        self._kernels |= device.kernels("native/step.cu", ["native_check", "native_done"])
         self._buffers = buffers
 
     def check(self, limits: Limits, kind: Kind, size: int, stream: Stream) -> None:

@@ -17,7 +17,7 @@ class RandomSource:
     def __init__(self, device: Device, seed: int, dtype: DType) -> None:
         self._device, self._seed = device, seed
         defines = {"BLINK_BF16": 1} if dtype == "bfloat16" else {}
-        self._kernel = device.kernels("native_layers.cu", ["native_random"], defines=defines)["native_random"]
+        self._kernel = device.kernels("native/layers.cu", ["native_random"], defines=defines)["native_random"]
 
     def matrix(self, to: Matrix, row: int, name: str, outputs: int) -> None:
         """Fill rows ``row`` … ``row + outputs`` of ``to``."""

@@ -1,12 +1,12 @@
-"""Sampling on the device: docs/sampling.md by kernels/native_sample.cu, for steps of any shape."""
+"""Sampling on the device: docs/sampling.md by kernels/native/sample.cu, for steps of any shape."""
 
 from __future__ import annotations
 
 import ctypes
 
-from blink.engine.batch import Kind
-from blink.engine.device_buffers import DeviceBuffers
+from blink.engine.device.buffers import DeviceBuffers
 from blink.engine.native.sampler_memory import BLOCKS, block_bytes, sampler_bytes, spills, warp_ids
+from blink.engine.seam.batch import Kind
 from blink.gpu.cuda import Device, Stream, allow_shared, launch
 from blink.gpu.memory import DeviceMemory
 
@@ -24,7 +24,7 @@ class Sampler:
         lanes = buffers.dims["lanes"]
         self._buffers, self._vocab, self._context = buffers, vocab, max_context
         size = sampler_bytes(vocab=vocab, lanes=lanes, max_context=max_context)
-        self._kernel = device.kernels("native_sample.cu", ["native_sample"])["native_sample"]
+        self._kernel = device.kernels("native/sample.cu", ["native_sample"])["native_sample"]
         self._spills = spills(vocab)
         self._shared = 0 if self._spills else block_bytes(vocab)
         allow_shared(self._kernel, self._shared)

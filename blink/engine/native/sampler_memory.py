@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from blink.engine.sampling import MAX_VOCAB
+from blink.engine.reference.sampling import MAX_VOCAB
 from blink.errors import BlinkError
 
-BLOCKS, WARPS = 8, 16  # of the cluster that has a row, and of each block; kernels/native_cluster.cuh
+BLOCKS, WARPS = 8, 16  # of the cluster that has a row, and of each block; kernels/native/cluster.cuh
 SHARED_LIMIT = 192 << 10  # bytes of logits that a block keeps in shared memory
 MAX_CONTEXT = (1 << 20) - 1  # occurrences of a token are counted in 20 bits
 

@@ -15,7 +15,7 @@ from blink.ring.keys import read_key
 from blink.ring.layout import PAGE
 from blink.ring.transport import Channel, Region
 from blink.ring.verbs.fabric import Domain, Fabric, FabricError, QueuePair, Rights
-from blink.ring.verbs.lane import Lane
+from blink.ring.verbs.queue import Lane
 from blink.ring.verbs.staging import Staging
 
 WRITE_STAGING = 4 << 20

@@ -10,7 +10,7 @@ from blink.ring.transport import Channel, Completion, LinkState, Region
 from blink.ring.verbs.attempt import Attempt
 from blink.ring.verbs.connection import Connection, Request
 from blink.ring.verbs.fabric import Fabric
-from blink.ring.verbs.lane import LinkDown
+from blink.ring.verbs.queue import LinkDown
 
 WATCH_S = 0.1  # how often the lease is looked at
 LAST_WORDS_S = 0.2  # how long a ring whose backend has ended is read on: its memory outlives it by a second

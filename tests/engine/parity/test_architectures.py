@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from blink.engine.forward import Tokens
+from blink.engine.reference.forward import Tokens
 from blink.model.spec import ModelSpec
 from tests.engine.checkpoints import CONFIGS, engine_context, prompt, save, spec
 from tests.engine.harness import Harness

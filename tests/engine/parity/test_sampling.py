@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers.generation import logits_process as hf
 
-from blink.engine.sampling import SampleParams, adjust, weights
+from blink.engine.reference.sampling import SampleParams, adjust, weights
 
 pytestmark = pytest.mark.parity
 VOCAB = 1000

@@ -18,8 +18,8 @@ import numpy as np
 
 from blink.config import ApplianceConfig, load_config
 from blink.ring import handshake as hs
+from blink.ring.choose import holder_id, open_transport
 from blink.ring.client import RingClient, RingFull, SamplingParams, SubmitRequest
-from blink.ring.connect import holder_id, open_transport
 from blink.ring.layout import PAGE, Reason
 from blink.ring.transport import Channel, LinkState, Region
 from blink.ring.verbs.connection import Request

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from blink.config import ApplianceConfig, RdmaConfig
 from blink.errors import BlinkError
-from blink.ring.connect import HOLDER, holder_id, open_transport
+from blink.ring.choose import HOLDER, holder_id, open_transport
 from blink.ring.shm import ShmTransport
 from blink.ring.verbs import binding
 from blink.ring.verbs.binding import Pyverbs

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from blink.ring.transport import Completion
 from blink.ring.verbs.fabric import Rights
-from blink.ring.verbs.lane import PIECE, SIGNAL_EVERY, Lane, LinkDown, split
+from blink.ring.verbs.queue import PIECE, SIGNAL_EVERY, Lane, LinkDown, split
 from blink.ring.verbs.staging import ALIGN, Staging
 from tests.ringd.simulated import Network, SimDomain, SimFabric, SimQueuePair
 

@@ -1,0 +1,1 @@
+"""What every engine on a CUDA device shares: captured graphs, step buffers in device memory."""

@@ -1,0 +1,1 @@
+"""The float32 engine on a CPU: the embedded default, and the oracle of the others."""

@@ -1,0 +1,1 @@
+"""The operator's tools: status, wait, drain, smoke checks, support bundles."""
