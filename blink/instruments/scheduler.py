@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cuda.bindings import driver as cuda
+from cuda.bindings import driver as cu
 
 from blink.backend.gpu.drivers import DRIVERS
 from blink.backend.gpu.loop import IDLE_SLEEP_US, IDLE_SPIN_US
@@ -164,7 +164,7 @@ def _from_host(device: Device, graph: Any) -> tuple[float, float]:
     for wait in (False, True):
         started, count = time.perf_counter(), 0
         while count < 200 or time.perf_counter() - started < 0.05:
-            call(cuda.cuGraphLaunch(made, device.stream), "launching a graph")
+            call(cu.cuGraphLaunch(made, device.stream), "launching a graph")
             count += 1
             if wait or count % 100 == 0:
                 device.synchronize()

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
-from cuda.bindings import driver
+from cuda.bindings import driver as cu
 
 from blink.backend.gpu.loop_layout import LOOP
 from blink.backend.gpu.state import DeviceScheduler
@@ -65,15 +65,15 @@ class GpuLoop(ABC):
     def start(self) -> None:
         """Launch the loop. Returns at once; nothing on the host is needed from here on."""
         started = time.perf_counter()
-        call(driver.cuGraphLaunch(self._exec, self._stream), "launching the scheduler")
+        call(cu.cuGraphLaunch(self._exec, self._stream), "launching the scheduler")
         self.launch_s = time.perf_counter() - started
 
     def ended(self) -> bool:
         """Whether the device has left the loop. Raises BlinkError where the device failed."""
-        (error,) = driver.cuStreamQuery(self._stream)
-        if error == driver.CUresult.CUDA_ERROR_NOT_READY:
+        (error,) = cu.cuStreamQuery(self._stream)
+        if error == cu.CUresult.CUDA_ERROR_NOT_READY:
             return False
-        if error != driver.CUresult.CUDA_SUCCESS:
+        if error != cu.CUresult.CUDA_SUCCESS:
             raise BlinkError(f"the scheduler's loop failed on the device: {describe(error)}", "restart the backend")
         return True
 
