@@ -10,7 +10,8 @@ from dataclasses import replace
 from blink.backend.host_loop import Driver
 from blink.backend.memory import MemoryPlan, available_memory
 from blink.backend.readiness import budget_ms, serving
-from blink.backend.scheduler import Scheduler, SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
+from blink.backend.scheduler.host import Scheduler
 from blink.backend.setup import Setup
 from blink.backend.shutdown import StopSignals
 from blink.config import ApplianceConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from blink.backend.scheduler import Scheduler
+from blink.backend.scheduler.host import Scheduler
 from blink.backend.shutdown import Stops
 from blink.engine.seam.batch import Kind
 from blink.engine.seam.engine import Engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 
 from blink.backend.memory import require_room
-from blink.backend.scheduler import SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
 from blink.config import ApplianceConfig
 from blink.errors import BlinkError
 from blink.model.prepared import PreparedModel

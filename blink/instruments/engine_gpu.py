@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from blink.backend.scheduler import SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
 from blink.bench import machine
 from blink.bench.gpu import gpu
 from blink.engine.device.buffers import DeviceBuffers
@@ -59,7 +59,7 @@ def run(*, dtype: DType = "float16", exact: bool = False, json_path: Path | None
     }  # fmt: skip
     config = SchedulerConfig(
         lanes=LANES, records=2 * LANES, page_tokens=PAGE, pages=LANES * (MAX_CONTEXT // PAGE), max_context=MAX_CONTEXT,
-        vocab=spec.vocab, batch_tokens=max(PROMPTS), decode_bucket=ROWS, prefill_bucket=PROMPTS,
+        vocab=spec.vocab, batch_tokens=max(PROMPTS), decode_buckets=ROWS, prefill_buckets=PROMPTS,
     )  # fmt: skip
 
     def make(on: Device, buffers: DeviceBuffers) -> NativeEngine:

@@ -6,7 +6,7 @@ import time
 from functools import partial
 
 from blink.backend.cpu import load_engine
-from blink.backend.scheduler import SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
 from blink.config import ApplianceConfig
 from blink.engine.seam.buffers import BatchBuffers
 from blink.engine.seam.handmade_step import describe_step

@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 from blink import core
 from blink.backend.host_loop import Driver
-from blink.backend.scheduler import Scheduler, SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
+from blink.backend.scheduler.host import Scheduler
 from blink.config import ApplianceConfig
 from blink.engine.seam.batch import Kind
 from blink.engine.seam.buffers import BatchBuffers

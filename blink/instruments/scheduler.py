@@ -21,7 +21,7 @@ from cuda.bindings import driver as cu
 
 from blink.backend.gpu.drivers import DRIVERS
 from blink.backend.gpu.loop import IDLE_SLEEP_US, IDLE_SPIN_US
-from blink.backend.scheduler import SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
 from blink.bench import machine
 from blink.bench.gpu import query
 from blink.engine.seam.batch import Control

@@ -12,7 +12,7 @@ from typing import Any
 from blink.backend.gpu.drivers import DRIVERS
 from blink.backend.gpu.ring import CopyTransport, DeviceRing, HostRing
 from blink.backend.gpu.state import DeviceScheduler
-from blink.backend.scheduler import SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
 from blink.engine.device.buffers import DeviceBuffers
 from blink.engine.device.captured import capture_all
 from blink.engine.seam.batch import Control

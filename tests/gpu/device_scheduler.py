@@ -13,7 +13,8 @@ import numpy as np
 from cuda.bindings import driver as cuda
 
 from blink import core
-from blink.backend.scheduler import Decision, SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
+from blink.backend.scheduler.host import Decision
 from blink.engine.seam.batch import BATCH, DECISION, Control, Kind
 from blink.engine.seam.buffers import BatchBuffers
 from blink.gpu.cuda import Device as Gpu
@@ -91,7 +92,7 @@ class PinnedBuffers(BatchBuffers):
 
 
 class DeviceCore:
-    """The scheduler on the device; the calls of :class:`blink.backend.scheduler.Scheduler` that the tests need."""
+    """The scheduler on the device; the calls of :class:`blink.backend.scheduler.host.Scheduler` that the tests need."""
 
     def __init__(
         self, device: Device, config: SchedulerConfig, geometry: Geometry, *, g: int, f: int, pointers: np.ndarray

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as cuda
 
-from blink.backend.scheduler import SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
 from blink.engine.seam.batch import Kind
 from blink.gpu.toolchain import compile_text
 from blink.ring.layout import Geometry

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from blink.backend.scheduler import SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
 from blink.engine.seam.batch import Control
 from blink.instruments.synthetic import SyntheticAppliance
 from blink.ring.client import Handle, RingClient, RingFull, SamplingParams, SubmitRequest, Update

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings")
 
 from blink.backend.gpu.drivers import DRIVERS
-from blink.backend.scheduler import SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
 from blink.model.prepare import prepare
 from blink.ring.client import RingClient, SamplingParams, SubmitRequest
 from blink.ring.layout import Counter, Reason

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from blink.backend.memory import MemoryPlan
-from blink.backend.scheduler import state_size
+from blink.backend.scheduler.binding import state_size
 from blink.backend.setup import Setup
 from blink.engine.device.buffers import DeviceBuffers, step_buffer_bytes
 from blink.engine.device.captured import CapturedEngine

@@ -18,7 +18,8 @@ from blink.backend.gpu.trial import longest_step_s
 from blink.backend.gpu.watch import GpuDriver
 from blink.backend.host_loop import Driver
 from blink.backend.readiness import budget_ms, serving
-from blink.backend.scheduler import Scheduler, SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
+from blink.backend.scheduler.host import Scheduler
 from blink.backend.setup import Setup
 from blink.backend.shutdown import Stoppable, StopSignals
 from blink.gpu.cuda import Device

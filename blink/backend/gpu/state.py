@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 
 from blink.backend.gpu.ring import DeviceRing, HostRing
-from blink.backend.scheduler import SchedulerConfig, check_state, counters_of, state_size
+from blink.backend.scheduler.binding import check_state, counters_of, state_size
+from blink.backend.scheduler.config import SchedulerConfig
 from blink.engine.device.buffers import DeviceBuffers
 from blink.engine.seam.batch import Control
 from blink.gpu.cuda import Device, launch
@@ -44,7 +45,7 @@ class DeviceScheduler:
         self._control[0] = control
 
     def counters(self) -> dict[str, int]:
-        """Every counter by name, as of one moment; see :meth:`blink.backend.scheduler.Scheduler.counters`."""
+        """Every counter by name, as of one moment; see :meth:`blink.backend.scheduler.host.Scheduler.counters`."""
         copy = self.memory.read(0, self.memory.size)
         return counters_of(copy.ctypes.data)
 
