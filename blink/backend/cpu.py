@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import replace
 
-from blink.backend.host_loop import Driver
+from blink.backend.host_loop import HostLoop
 from blink.backend.memory import MemoryPlan, available_memory
-from blink.backend.readiness import budget_ms, serving
+from blink.backend.readiness import budget_ms, serve_until_stopped
 from blink.backend.scheduler.config import SchedulerConfig
 from blink.backend.scheduler.host import Scheduler
 from blink.backend.setup import Setup
@@ -22,7 +22,6 @@ from blink.engine.seam.handmade_step import describe_step
 from blink.errors import BlinkError
 from blink.model.prepared import PreparedModel
 from blink.model.spec import ModelSpec
-from blink.ring.announce import Announcer
 
 WARM_UP_TOKENS = 64
 
@@ -40,21 +39,17 @@ def serve(setup: Setup, stop: StopSignals) -> None:
     plan = memory_plan(config, setup.spec)
     log.info("memory: %s", plan)
     plan.require(available_memory())
-    name, started = config.model.served_name, time.monotonic()
+    started = time.monotonic()
     # Made before the weights are loaded, so that a full tmpfs is told at once; published when all else works.
     with closing(setup.shared_ring()) as ring:
         buffers = BatchBuffers(scheduling.dims)
         with closing(load_engine(config, setup.spec, setup.model, buffers)) as engine:
-            log.info("loaded %s in %.1f s", name, time.monotonic() - started)
+            log.info("loaded %s in %.1f s", config.model.served_name, time.monotonic() - started)
             longest = _warm_up(engine, buffers, scheduling)
             scheduling = replace(scheduling, step_budget_ms=budget_ms(longest))
             scheduler = Scheduler(scheduling, ring.geometry, ring.g, ring.f, buffers)
-            driver = Driver(scheduler, engine, drain_timeout_s=config.engine.drain_timeout_s)
-            stop.reach(driver)
-            ring.publish()
-            serving(name, ring.epoch, longest)
-            with Announcer(config.instance.run_dir, ring) if config.ring.transport == "verbs" else nullcontext():
-                driver.run()
+            loop = HostLoop(scheduler, engine, drain_timeout_s=config.engine.drain_timeout_s)
+            serve_until_stopped(config, ring, loop, stop, longest)
 
 
 def load_engine(config: ApplianceConfig, spec: ModelSpec, model: PreparedModel, buffers: BatchBuffers) -> Engine:

@@ -15,7 +15,7 @@ IDLE_SLEEP_S = 0.001
 """Sleep between two polls of an idle driver; also the time between two beats."""
 
 
-class Driver:
+class HostLoop:
     """Drives ``scheduler`` and ``engine`` until a stop."""
 
     def __init__(self, scheduler: Scheduler, engine: Engine, *, drain_timeout_s: float) -> None:

@@ -21,7 +21,6 @@ from blink.backend.scheduler.config import SchedulerConfig
 from blink.bench import machine
 from blink.bench.gpu import gpu
 from blink.engine.device.buffers import DeviceBuffers
-from blink.engine.device.hosted import HostedEngine
 from blink.engine.native.engine import NativeEngine
 from blink.engine.native.shape import REAL, DType
 from blink.engine.seam.batch import Control, Kind
@@ -131,8 +130,7 @@ def _served(appliance: SyntheticAppliance, rows: int) -> float:
 def _steps(
     device: Device, appliance: SyntheticAppliance, spec: ModelSpec, config: SchedulerConfig, served: dict[int, float]
 ) -> Iterator[dict[str, Any]]:
-    hosted = HostedEngine(device, appliance.graphs, appliance.buffers)
-    pages = MAX_CONTEXT // PAGE
+    hosted, pages = appliance.assembly.hosted, MAX_CONTEXT // PAGE
     weights = REAL * (spec.parameters() - spec.vocab * spec.hidden)
     for rows in ROWS:
         read = weights + rows * CONTEXT * kv_bytes_per_token(spec, REAL)
@@ -149,7 +147,6 @@ def _steps(
         work = 2 * tokens * (spec.parameters() - 2 * spec.vocab * spec.hidden)
         row = {"step": "prefill", "tokens": tokens, "ms": whole, "TFLOP_s": work / whole / 1e9}
         yield row | {part: whole - ms for part, ms in _without(device, appliance.engine, Kind.PREFILL, tokens)}
-    hosted.close()
 
 
 def _without(device: Device, engine: Any, kind: Kind, size: int) -> Iterator[tuple[str, float]]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from blink.backend.memory import MemoryPlan
-from blink.backend.scheduler.binding import state_size
 from blink.backend.setup import Setup
 from blink.engine.device.buffers import DeviceBuffers, step_buffer_bytes
 from blink.engine.device.captured import CapturedEngine
@@ -17,14 +16,16 @@ from blink.engine.native.shape import DType
 from blink.engine.synthetic.engine import SyntheticEngine
 from blink.gpu.cuda import Device
 from blink.gpu.toolchain import cache_folder
+from blink.registry import driver_named
 
-BYTES_PER_GRAPH = 3 << 19
-"""What the driver takes for one graph of some 350 kernels, rounded up (docs/performance.md)."""
 SYNTHETIC_NODES = 20
 
 
 class GpuEngine(CapturedEngine, Protocol):
     """An engine on a device that can be given back."""
+
+    exact: bool
+    """Whether the graph that a step runs in changes no bit of an answer."""
 
     def close(self) -> None:
         """Free the memory. No graph of this engine may run."""
@@ -62,7 +63,6 @@ def load_engine(device: Device, setup: Setup, buffers: DeviceBuffers) -> GpuEngi
 def memory_plan(setup: Setup) -> MemoryPlan:
     """What the configuration takes of the GPU's memory. Needs no GPU."""
     engine, scheduling = setup.config.engine, setup.scheduling
-    packed, geometry = scheduling.pack(), setup.config.ring.geometry()
     parts: dict[str, int] = {}
     if engine.kind == "synthetic":
         parts["engine.pages"] = 4 * engine.pages * engine.page_tokens
@@ -72,10 +72,4 @@ def memory_plan(setup: Setup) -> MemoryPlan:
             max_context=engine.max_context, dims=scheduling.dims,
         )  # fmt: skip
     parts["steps"] = step_buffer_bytes(scheduling.dims)
-    if engine.driver != "host":
-        parts["scheduler"] = state_size(packed, geometry)
-    if setup.config.ring.transport == "verbs":
-        parts["ring"] = geometry.g_bytes + geometry.f_bytes
-    decode, prefill = scheduling.buckets
-    parts["graphs"] = BYTES_PER_GRAPH * (len(decode) + len(prefill)) * (2 if engine.driver == "persistent" else 1)
-    return MemoryPlan(parts)
+    return MemoryPlan(parts | driver_named(engine.driver).needs(setup))

@@ -1,4 +1,4 @@
-"""What the two drivers share: one launch, then the device runs by itself until the scheduler says STOP."""
+"""What the drivers on the device share: one launch, then the device runs by itself until the scheduler says STOP."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ _JOIN_POLL_S = 0.002
 
 
 class GpuLoop(ABC):
-    """A driver: turns ``scheduler`` and runs its batches from ``graphs``, all on the device.
+    """Turns ``scheduler`` and runs its batches from ``graphs``, all on the device.
 
-    Everything is allocated, loaded and uploaded when it is made. A driver may be started again after its end.
+    Everything is allocated, loaded and uploaded when it is made. A loop may be started again after its end.
     """
 
     launch_window = 0
     """Graph launches per execution, for the scheduler's configuration; 0: there is no limit."""
+    copies = 1
+    """Executable copies of each graph."""
 
     def __init__(
         self, scheduler: DeviceScheduler, graphs: Graphs, *, idle_spin_us: float = IDLE_SPIN_US,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 
-from blink.backend.gpu.assembly import Assembly, open_device
+from blink.backend.gpu.assembly import Assembly, assemble, open_device, require_free
 from blink.backend.gpu.manifest import (
     GraphRecord,
     Manifest,
@@ -23,6 +23,7 @@ from blink.backend.setup import Setup
 from blink.errors import BlinkError
 from blink.gpu.graphs import destroy_exec, instantiate
 from blink.gpu.nodes import node_counts, require_runnable
+from blink.registry import driver_named
 
 log = logging.getLogger("blink.backend")
 
@@ -39,7 +40,8 @@ def prepare(setup: Setup) -> int:
     device, path = open_device(setup), manifest_path(setup)
     if not differences(read_manifest(path), identity(device, setup)):
         return check(setup)
-    assembly = Assembly(device, setup)
+    require_free(device, setup)
+    assembly = assemble(device, setup)
     try:
         manifest = _make(setup, assembly)
         manifest.write(path)
@@ -82,11 +84,11 @@ def verify(setup: Setup, assembly: Assembly) -> None:
 
 
 def _make(setup: Setup, assembly: Assembly) -> Manifest:
-    records = _inspect(assembly, on_device=setup.config.engine.driver != "host")
+    records = _inspect(assembly, on_device=driver_named(setup.config.engine.driver).on_device)
     lanes = setup.config.engine.lanes
     found, padded = answer(assembly.hosted, setup.scheduling), answer(assembly.hosted, setup.scheduling, lanes)
-    # Without engine.exact another bucket may round otherwise, which greedy answers of some models show.
-    if found != padded and (setup.config.engine.exact or setup.config.engine.kind != "native"):
+    # An engine that is not exact may round otherwise in another bucket, which greedy answers of some models show.
+    if found != padded and assembly.engine.exact:
         raise BlinkError(
             f"the engine answers {list(found)} alone and {list(padded)} in the graph for {lanes} rows",
             "report it, it is a defect of the engine",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from blink.backend.gpu.ring import DeviceRing, HostRing
+from blink.backend.gpu.ring import RingForDevice
 from blink.backend.scheduler.binding import check_state, counters_of, state_size
 from blink.backend.scheduler.config import SchedulerConfig
 from blink.engine.device.buffers import DeviceBuffers
@@ -20,9 +20,7 @@ class DeviceScheduler:
     ValueError naming the wrong field of ``config``.
     """
 
-    def __init__(
-        self, device: Device, config: SchedulerConfig, ring: HostRing | DeviceRing, buffers: DeviceBuffers
-    ) -> None:
+    def __init__(self, device: Device, config: SchedulerConfig, ring: RingForDevice, buffers: DeviceBuffers) -> None:
         packed = config.pack()
         size = state_size(packed, ring.geometry)
         self.device, self.config, self.buffers = device, config, buffers

@@ -48,7 +48,7 @@ class NativeEngine:
         *, pages: int, page_tokens: int, max_context: int, dtype: DType, exact: bool = False,
         choices: Path | None = None,
     ) -> None:  # fmt: skip
-        self.device, self.spec, self.dtype = device, spec, dtype
+        self.device, self.spec, self.dtype, self.exact = device, spec, dtype, exact
         require_supported(spec)
         lanes, tokens, lane_pages = (buffers.dims[n] for n in ("lanes", "tokens", "lane_pages"))
         if max_context > lane_pages * page_tokens:

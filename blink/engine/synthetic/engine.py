@@ -28,6 +28,8 @@ class SyntheticEngine:
     as :attr:`held` is not 0.
     """
 
+    exact = True
+
     def __init__(
         self, device: Device, buffers: DeviceBuffers, *, pages: int, page_tokens: int, vocab: int, hashes: bool = True,
         nodes: int = 1, fill_rounds: int = 0, trace: int = 0, may_hang: bool = False,
