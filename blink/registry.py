@@ -13,9 +13,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class EngineEntry:
-    """``module`` offers what :mod:`blink.engine.seam.offer` says; None: this release has no such engine."""
+    """``package`` is as :mod:`blink.engine.seam.engine` describes; None: this release has no such engine."""
 
-    module: str | None
+    package: str | None
     on_gpu: bool
 
 
@@ -32,9 +32,9 @@ class DriverEntry:
 
 
 ENGINES: dict[str, EngineEntry] = {
-    "reference": EngineEntry("blink.engine.reference.offer", on_gpu=False),
-    "native": EngineEntry("blink.engine.native.offer", on_gpu=True),
-    "synthetic": EngineEntry("blink.engine.synthetic.offer", on_gpu=True),
+    "reference": EngineEntry("blink.engine.reference", on_gpu=False),
+    "native": EngineEntry("blink.engine.native", on_gpu=True),
+    "synthetic": EngineEntry("blink.engine.synthetic", on_gpu=True),
     "tensorrt": EngineEntry(None, on_gpu=True),
 }
 """The values of engine.kind."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from importlib import import_module
 from types import ModuleType
 
 from blink.backend.exclusive import RingLock
@@ -11,6 +12,7 @@ from blink.backend.setup import Setup
 from blink.backend.shutdown import StopSignals
 from blink.config import ApplianceConfig
 from blink.errors import BlinkError
+from blink.registry import ENGINES
 
 
 def main(config: ApplianceConfig) -> int:
@@ -55,20 +57,15 @@ def _log() -> None:
 
 def _half(config: ApplianceConfig) -> ModuleType:
     """The module that serves ``config``. Each needs packages that the other does not."""
-    if config.engine.kind == "tensorrt":
-        raise BlinkError("engine.kind tensorrt is not in this release", "set it to native or reference")
-    if not config.engine.on_gpu:
-        from blink.backend import cpu  # noqa: PLC0415
-
-        return cpu
+    kind = config.engine.kind
+    if ENGINES[kind].package is None:
+        raise BlinkError(f"engine.kind {kind} is not in this release", "set it to native or reference")
     try:
-        from blink.backend.gpu import serve  # noqa: PLC0415
-
-        return serve
+        return import_module("blink.backend.gpu.serve" if ENGINES[kind].on_gpu else "blink.backend.cpu")
     except ModuleNotFoundError as e:
         if not (e.name or "").startswith(("cuda", "nvidia")):
             raise
         raise BlinkError(
-            f"engine.kind {config.engine.kind} needs the Python package {e.name}",
+            f"engine.kind {kind} needs the Python package {e.name}",
             "install requirements/gpu.txt, or Blink with its extra gpu: pip install 'blink-serve[gpu]'",
         ) from None
