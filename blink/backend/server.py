@@ -35,8 +35,8 @@ def check(config: ApplianceConfig) -> int:
     return 0
 
 
-def prepare(config: ApplianceConfig, *, check: bool) -> int:
-    """Capture, inspect and try every graph of ``config`` and write their manifest, unless it is up to date.
+def inspect_graphs(config: ApplianceConfig, *, check: bool) -> int:
+    """Capture, inspect and try every graph of ``config`` and write down what was seen, unless that is up to date.
 
     With ``check`` only say whether it is. Returns the exit code. Raises BlinkError where a graph is unfit.
     """
@@ -48,7 +48,7 @@ def prepare(config: ApplianceConfig, *, check: bool) -> int:
     if check:
         return int(graphs.check(Setup(config)))
     with RingLock(config.instance.ring_dir):
-        return int(graphs.prepare(Setup(config)))
+        return int(graphs.inspect(Setup(config)))
 
 
 def _log() -> None:

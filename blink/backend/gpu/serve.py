@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import replace
 
-from blink.backend.gpu import prepare as graphs
+from blink.backend.gpu import inspector as graphs
 from blink.backend.gpu.assembly import assemble, open_device, require_free
 from blink.backend.gpu.engines import memory_plan
 from blink.backend.gpu.trial import longest_step_s

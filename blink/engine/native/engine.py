@@ -92,7 +92,7 @@ class NativeEngine:
     def prepare(self, kind: Kind, size: int) -> None:
         """See :class:`blink.engine.device.captured.CapturedEngine`: cuBLASLt's algorithms are chosen by time, once."""
         self.forward.tune(size)
-        with contextlib.suppress(OSError):  # where nothing can be kept, the manifest of the graphs says so
+        with contextlib.suppress(OSError):  # where nothing can be kept, the inspection of the graphs says so
             self.cublas.choices.save()
 
     def enqueue(self, kind: Kind, size: int, stream: Stream) -> None:
