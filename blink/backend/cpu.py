@@ -14,9 +14,10 @@ from blink.backend.scheduler import Scheduler, SchedulerConfig
 from blink.backend.setup import Setup
 from blink.backend.shutdown import StopSignals
 from blink.config import ApplianceConfig
+from blink.engine import reference
 from blink.engine.reference.engine import ReferenceEngine
 from blink.engine.seam.buffers import BatchBuffers
-from blink.engine.seam.engine import FLOAT32, Engine, kv_bytes_per_token, weight_bytes
+from blink.engine.seam.engine import Engine, EngineSettings
 from blink.engine.seam.handmade_step import describe_step
 from blink.errors import BlinkError
 from blink.model.prepared import PreparedModel
@@ -70,19 +71,17 @@ def load_engine(config: ApplianceConfig, spec: ModelSpec, model: PreparedModel, 
 
 
 def memory_plan(config: ApplianceConfig, spec: ModelSpec) -> MemoryPlan:
-    """What this configuration takes in memory: float32 weights and KV pool, the ring, and one step's activations."""
+    """What this configuration takes in memory: the engine, and the ring."""
     e, geometry = config.engine, config.ring.geometry()
-    activations = (
-        e.batch_tokens * (6 * spec.hidden + 4 * spec.intermediate + 2 * spec.q_width) + 4 * e.lanes * spec.vocab
+    settings = EngineSettings(
+        lanes=e.lanes,
+        batch_tokens=e.batch_tokens,
+        pages=e.pages,
+        page_tokens=e.page_tokens,
+        max_context=e.max_context,
+        threads=e.threads,
     )
-    return MemoryPlan(
-        {
-            "weights": weight_bytes(spec),
-            "engine.pages": kv_bytes_per_token(spec) * e.pages * e.page_tokens,
-            "ring": geometry.g_bytes + geometry.f_bytes,
-            "steps": FLOAT32 * activations,
-        }
-    )
+    return MemoryPlan({**reference.needs(spec, settings), "ring": geometry.g_bytes + geometry.f_bytes})
 
 
 def _warm_up(engine: Engine, buffers: BatchBuffers, scheduling: SchedulerConfig) -> float:

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from blink.backend.memory import MemoryPlan
 from blink.backend.scheduler import state_size
 from blink.backend.setup import Setup
+from blink.engine import native, synthetic
 from blink.engine.device.buffers import DeviceBuffers, step_buffer_bytes
 from blink.engine.device.captured import CapturedEngine
 from blink.engine.native.engine import NativeEngine
-from blink.engine.native.memory import memory_parts
-from blink.engine.native.shape import DType
+from blink.engine.seam.engine import DType, EngineSettings
 from blink.engine.synthetic.engine import SyntheticEngine
 from blink.gpu.cuda import Device
 from blink.gpu.toolchain import cache_folder
@@ -63,14 +63,11 @@ def memory_plan(setup: Setup) -> MemoryPlan:
     """What the configuration takes of the GPU's memory. Needs no GPU."""
     engine, scheduling = setup.config.engine, setup.scheduling
     packed, geometry = scheduling.pack(), setup.config.ring.geometry()
-    parts: dict[str, int] = {}
-    if engine.kind == "synthetic":
-        parts["engine.pages"] = 4 * engine.pages * engine.page_tokens
-    else:
-        parts |= memory_parts(
-            setup.spec, dtype=dtype_of(setup), pages=engine.pages, page_tokens=engine.page_tokens,
-            max_context=engine.max_context, dims=scheduling.dims,
-        )  # fmt: skip
+    settings = EngineSettings(
+        lanes=engine.lanes, batch_tokens=engine.batch_tokens, pages=engine.pages, page_tokens=engine.page_tokens,
+        max_context=engine.max_context, dtype=dtype_of(setup), exact=engine.exact,
+    )  # fmt: skip
+    parts = (synthetic if engine.kind == "synthetic" else native).needs(setup.spec, settings)
     parts["steps"] = step_buffer_bytes(scheduling.dims)
     if engine.driver != "host":
         parts["scheduler"] = state_size(packed, geometry)
