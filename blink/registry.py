@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from blink.errors import BlinkError
+
 
 @dataclass(frozen=True)
 class EngineEntry:
@@ -49,6 +51,24 @@ that chose the default."""
 
 ON_DEVICE = tuple(name for name, entry in DRIVERS.items() if entry.on_device)
 """The drivers that need no host."""
+
+
+def require_engine(name: str) -> str:
+    """The package of the engine of that name. Raises BlinkError where this release has none, KeyError for no name."""
+    package = ENGINES[name].package
+    if package is None:
+        raise BlinkError(f"engine.kind {name} is not in this release", "set it to native or reference")
+    return package
+
+
+def engine_needs(name: str) -> Any:
+    """``needs(spec, settings)`` of an engine; see :mod:`blink.engine.seam.engine`. Raises as :func:`require_engine`."""
+    return import_module(require_engine(name)).needs
+
+
+def engine_loader(name: str) -> Any:
+    """``load(…)`` of an engine; see :mod:`blink.engine.seam.engine`. Raises as :func:`require_engine`."""
+    return import_module(f"{require_engine(name)}.load").load
 
 
 def driver_named(name: str) -> Any:

@@ -12,7 +12,7 @@ from blink.backend.setup import Setup
 from blink.backend.shutdown import StopSignals
 from blink.config import ApplianceConfig
 from blink.errors import BlinkError
-from blink.registry import ENGINES
+from blink.registry import ENGINES, require_engine
 
 
 def main(config: ApplianceConfig) -> int:
@@ -58,8 +58,7 @@ def _log() -> None:
 def _half(config: ApplianceConfig) -> ModuleType:
     """The module that serves ``config``. Each needs packages that the other does not."""
     kind = config.engine.kind
-    if ENGINES[kind].package is None:
-        raise BlinkError(f"engine.kind {kind} is not in this release", "set it to native or reference")
+    require_engine(kind)
     try:
         return import_module("blink.backend.gpu.serve" if ENGINES[kind].on_gpu else "blink.backend.cpu")
     except ModuleNotFoundError as e:

@@ -22,9 +22,9 @@ from blink.bench import machine
 from blink.bench.gpu import gpu
 from blink.engine.device.buffers import DeviceBuffers
 from blink.engine.native.engine import NativeEngine
-from blink.engine.native.shape import REAL, DType
+from blink.engine.native.shape import REAL
 from blink.engine.seam.batch import Control, Kind
-from blink.engine.seam.engine import kv_bytes_per_token
+from blink.engine.seam.engine import DType, kv_bytes_per_token
 from blink.engine.seam.handmade_step import describe_step
 from blink.errors import BlinkError
 from blink.gpu.cuda import Device

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from blink.backend.gpu.engines import choices_path, dtype_of
+from blink.backend.gpu.engines import choices_path
 from blink.backend.setup import Setup
 from blink.gpu.cuda import Device
 from blink.gpu.devices import driver_version, uuid_of
@@ -74,7 +74,7 @@ def identity(device: Device, setup: Setup) -> dict[str, Any]:
         "gpu": device.name,
         "gpu_uuid": uuid_of(device.handle),
         "products": _digest(choices_path(setup)),
-        "engine": {**settings, "dtype": dtype_of(setup)},
+        "engine": {**settings, "dtype": setup.settings.dtype},
         "decode_buckets": list(decode),
         "prefill_buckets": list(prefill),
     }

@@ -11,8 +11,9 @@ from cuda.bindings import driver as cuda
 
 from blink.engine.native.cublaslt import CublasLt
 from blink.engine.native.ops import Ops, Rotary
-from blink.engine.native.shape import REAL, DType, Matrix
+from blink.engine.native.shape import REAL, Matrix
 from blink.engine.native.weights import Linear
+from blink.engine.seam.engine import DType
 from blink.gpu.cuda import Device, Stream, allow_shared, launch
 
 SMALL = 8
