@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from blink.backend.gpu.engines import GpuEngine, load_engine, memory_plan
+from blink.backend.gpu.engines import load_engine, memory_plan
 from blink.backend.scheduler.config import SchedulerConfig
 from blink.backend.setup import Setup
 from blink.engine.device.buffers import DeviceBuffers
-from blink.engine.device.captured import capture_all
+from blink.engine.device.captured import CapturedEngine, capture_all
 from blink.engine.device.hosted import HostedEngine
 from blink.gpu.cuda import Device
 from blink.gpu.devices import ordinal_of
@@ -42,7 +42,7 @@ class Assembly:
     the host. Raises BlinkError."""
 
     def __init__(
-        self, device: Device, scheduling: SchedulerConfig, load: Callable[[Device, DeviceBuffers], GpuEngine]
+        self, device: Device, scheduling: SchedulerConfig, load: Callable[[Device, DeviceBuffers], CapturedEngine]
     ) -> None:
         self.device, self._opened = device, ExitStack()
         started = time.monotonic()

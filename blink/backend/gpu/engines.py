@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
 
 from blink.backend.memory import MemoryPlan
 from blink.backend.setup import Setup
@@ -14,25 +13,15 @@ from blink.gpu.toolchain import cache_folder
 from blink.registry import driver_named, engine_loader, engine_needs
 
 
-class GpuEngine(CapturedEngine, Protocol):
-    """An engine on a device that can be given back."""
-
-    exact: bool
-    """Whether the graph that a step runs in changes no bit of an answer."""
-
-    def close(self) -> None:
-        """Free the memory. No graph of this engine may run."""
-
-
 def choices_path(setup: Setup) -> Path:
     """Where an engine may keep what it chose for its graphs, which therefore depend on that file."""
     return cache_folder(setup.config.engine.cache_dir) / f"products-{setup.config.instance.name}.json"
 
 
-def load_engine(device: Device, setup: Setup, buffers: DeviceBuffers) -> GpuEngine:
+def load_engine(device: Device, setup: Setup, buffers: DeviceBuffers) -> CapturedEngine:
     """The engine that the configuration names, its weights loaded, over ``buffers``. Raises BlinkError."""
     load = engine_loader(setup.config.engine.kind)
-    made: GpuEngine = load(device, setup.model, setup.spec, setup.settings, buffers, choices=choices_path(setup))
+    made: CapturedEngine = load(device, setup.model, setup.spec, setup.settings, buffers, choices=choices_path(setup))
     return made
 
 

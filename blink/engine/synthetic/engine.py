@@ -46,7 +46,7 @@ class SyntheticEngine:
         if may_hang:
             self.held, self._held_address = mapped_words(1)
 
-    def prepare(self, kind: Kind, size: int) -> None:
+    def tune(self, kind: Kind, size: int) -> None:
         """See :class:`blink.engine.device.captured.CapturedEngine`; nothing is to be chosen."""
 
     def enqueue(self, kind: Kind, size: int, stream: Stream) -> None:
