@@ -91,9 +91,13 @@ def _status(args: argparse.Namespace) -> int:
 
 def _wait(args: argparse.Namespace) -> int:
     from blink.config import load_config
-    from blink.operate.wait import run
+    from blink.operate.wait import wait
 
-    return run(args.half, load_config(args.config), args.timeout)
+    if args.half == "backend":
+        from blink.operate.status import backend_trouble as trouble
+    else:
+        from blink.operate.http import frontend_trouble as trouble
+    return wait(args.half, load_config(args.config), trouble, args.timeout)
 
 
 def _inventory_check(args: argparse.Namespace) -> int:
