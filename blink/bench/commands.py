@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 
 from blink.errors import BlinkError
+from blink.output import with_json
 
 
 def _bench_local(args: argparse.Namespace) -> int:
@@ -71,10 +72,6 @@ def _with_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the appliance's TOML file")
 
 
-def _with_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result as JSON; - is stdout")
-
-
 def add_commands(parser: argparse.ArgumentParser) -> None:
     """Add what ``blink bench`` measures to ``parser``."""
     bench_commands = parser.add_subparsers(dest="bench_command", required=True, metavar="WHAT")
@@ -85,7 +82,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         "eight, and of the engine alone; prints hardware, versions and configuration with them.",
     )
     _with_config(local)
-    _with_json(local)
+    with_json(local)
     local.set_defaults(run=_bench_local)
     engine = bench_commands.add_parser(
         "engine",
@@ -96,7 +93,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     )
     engine.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16", help="of weights and cache")
     engine.add_argument("--exact", action="store_true", help="one algorithm for steps of all sizes")
-    _with_json(engine)
+    with_json(engine)
     engine.set_defaults(run=_bench_engine)
     kernels = bench_commands.add_parser(
         "kernels",
@@ -104,7 +101,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         description="Time the native engine's attention of one layer (Llama-3-8B's shape; decode of 1 to 128 rows at a "
         "context of 1024, and prefill) and its sampling (128 256 tokens, by parameters) on this machine's GPU.",
     )
-    _with_json(kernels)
+    with_json(kernels)
     kernels.set_defaults(run=_bench_kernels)
     on_gpu = bench_commands.add_parser(
         "scheduler",
@@ -112,7 +109,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         description="Measure the scheduler on this machine's GPU under both drivers, with an engine that does nothing: "
         "steps, latency, idle power, graphs. Takes the GPU for about a minute; no appliance need run.",
     )
-    _with_json(on_gpu)
+    with_json(on_gpu)
     on_gpu.set_defaults(run=_bench_scheduler)
     ring = bench_commands.add_parser(
         "ring",
@@ -129,7 +126,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     ring.add_argument("--seconds", type=float, default=5.0, metavar="S", help="how long each rate is offered (5)")
     ring.add_argument("--device", metavar="NAME", help="RDMA device, where there are several")
-    _with_json(ring)
+    with_json(ring)
     ring.set_defaults(run=_bench_ring)
 
     residency = bench_commands.add_parser(
@@ -142,7 +139,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     _with_config(residency)
     residency.add_argument("--requests", type=int, default=64, metavar="N", help="submitted at once (64)")
     residency.add_argument("--rounds", type=int, default=3, metavar="N", help="runs of each, of which the median (3)")
-    _with_json(residency)
+    with_json(residency)
     residency.set_defaults(run=_bench_residency)
     load = bench_commands.add_parser(
         "load",
@@ -163,5 +160,5 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--ids", type=int, nargs=2, default=[100, 400], metavar=("LOW", "END"), help="of the tokens sent")
     load.add_argument("--seed", type=int, default=0, metavar="N", help="of arrivals, lengths and prompts (0)")
     load.add_argument("--key-file", type=Path, metavar="FILE", help="whose first line is the API key")
-    _with_json(load)
+    with_json(load)
     load.set_defaults(run=_bench_load)
