@@ -5,8 +5,9 @@ bytes that the engine takes, by part, as ``dict[str, int]``; the keys go into me
 smaller has that setting's name. It imports nothing that only this engine needs. The package's module ``load`` has
 ``load``: on a CPU ``load(model, spec, settings, buffers)`` returns an :class:`Engine` over
 :class:`blink.engine.seam.buffers.BatchBuffers`; on a GPU ``load(device, model, spec, settings, buffers, *, choices)``
-returns a :class:`blink.engine.device.captured.CapturedEngine` over :class:`blink.engine.device.buffers.DeviceBuffers`, and
-``choices`` is a file in which it may keep what it chose for its graphs. ``model`` is a
+returns a :class:`blink.engine.device.captured.CapturedEngine` over
+:class:`blink.engine.device.buffers.DeviceBuffers`, and ``choices`` is a file in which it may keep what it chose for its
+graphs. ``model`` is a
 :class:`blink.model.prepared.PreparedModel`, ``spec`` its :class:`blink.model.spec.ModelSpec`, ``settings`` an
 :class:`EngineSettings`. Both raise BlinkError for what the engine cannot do.
 """
