@@ -15,7 +15,7 @@ import numpy as np
 from blink.errors import BlinkError
 from blink.instruments import machine, ring_primitives, ring_worker
 from blink.instruments.ring_client import PROMPT_TOKENS, ClientRun
-from blink.instruments.ring_setup import announced, configure, folder, missing, ringd
+from blink.instruments.ring_setup import configure, folder, missing, ringd
 from blink.instruments.ring_sse import Reading
 from blink.instruments.ring_synthetic import SyntheticRing
 from blink.output import write_json
