@@ -2,8 +2,8 @@
 
 machine.py NEEDS
 
-NEEDS is a JSON object, which the role's vars/main.yml makes. Printed is {"faults": [{"cause", "remedy"}], "notes": [TEXT]};
-no fault is a machine that can serve. Standard library only.
+NEEDS is a JSON object, which the role's vars/main.yml makes. Printed is {"faults": [{"cause", "remedy"}], "notes":
+[TEXT]}; a machine without a fault can serve. Standard library only.
 """
 
 import json
@@ -179,8 +179,8 @@ def judge_gpus(seen, wanted, is_up):
     if not seen["found"]:
         yield (
             f"No GPU can be used ({seen['why']})",
-            f"Engine {wanted['engine']} needs an NVIDIA GPU and its driver, branch {branch} or newer; `nvidia-smi` shows "
-            "both. Without a GPU: blink_engine reference, as in inventory/local",
+            f"Engine {wanted['engine']} needs an NVIDIA GPU and its driver, branch {branch} or newer; `nvidia-smi` "
+            "shows both. Without a GPU: blink_engine reference, as in inventory/local",
         )
         return
     gpu = find_gpu(seen, wanted)
@@ -208,7 +208,8 @@ def judge_gpus(seen, wanted, is_up):
     if free < wanted["memory_mib"] and not is_up:
         yield (
             f"GPU {gpu['index']} has {free} MiB free of {gpu['memory.total']}, {wanted['memory_mib']} are needed",
-            "Stop what uses it (`nvidia-smi` names the processes), or set preflight_gpu_memory_mib if the model is smaller",
+            "Stop what uses it (`nvidia-smi` names the processes), or set preflight_gpu_memory_mib if the model is "
+            "smaller",
         )
 
 
