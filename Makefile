@@ -81,8 +81,9 @@ lint: $(VENV)/.dev ## check style, types, playbooks and generated files
 format: $(VENV)/.dev ## rewrite Python and C++ in the project's style
 	@scripts/lint --fix
 
-generate: $(VENV)/.dev ## write the C headers from the Python layouts
+generate: $(VENV)/.dev ## write the C headers from the Python layouts, docs/roles.md from the roles
 	@python -m blink.generate
+	@python scripts/roles.py
 
 lock: $(VENV)/.dev ## resolve requirements/*.txt anew
 	@scripts/lock
