@@ -11,7 +11,7 @@ import yaml
 from tests.ansible.losses import Losses
 from tests.ansible.playbook import PLAYBOOKS, ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 HALVES = ("gpu", "dpu")
 BEFORE = ["release-stage", "configuration-foretell", "drain", "release-activate", "model", "configuration"]
 GPU_STEPS = [*BEFORE, "ringd", "backend", "drain-undrain"]
