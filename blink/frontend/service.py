@@ -52,7 +52,6 @@ class Frontend:
         self.started = int(time.time())
         model = PreparedModel.open(config.model.path, weights=False)
         self.fingerprint = f"fp_{model.fingerprint.hex()[:16]}"
-        self.eos_ids = model.eos_ids
         self.defaults = Defaults.from_generation_config(model.generation_config)
         self.tokenizer = model.tokenizer()
         self.prompts = PromptBuilder(self.tokenizer, _chat_template(model, config))
