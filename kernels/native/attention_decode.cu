@@ -12,19 +12,17 @@
 
 using namespace blink;
 
-constexpr uint32_t WARPS = 4, THREADS = WARPS * WARP;
-constexpr uint32_t SPLIT = 128;
+constexpr uint32_t WARPS = DECODE_WARPS, THREADS = DECODE_THREADS, SPLIT = DECODE_SPLIT, HEADS = DECODE_HEADS;
 constexpr uint32_t WARP_TOKENS = SPLIT / WARPS;
-constexpr uint32_t TILES = WARP_TOKENS / 16; /* products have 16 positions */
-constexpr uint32_t HEADS = 8;
-constexpr uint32_t KEY_STEPS = (DIM + 31) / 32;   /* a lane's loads of one key: 4 lanes share it */
-constexpr uint32_t VALUE_STEPS = (DIM + 63) / 64; /* of one value: 8 lanes share it */
-constexpr uint32_t CHUNKS = DIM / VECTOR;         /* 16-byte chunks of a key or a value in device memory */
-constexpr uint32_t PITCH = VALUE_STEPS * 8;       /* and its place in shared memory */
-constexpr uint32_t AT_ONCE = 8;                   /* splits whose results are read together */
-constexpr uint32_t OUT_STRIDE = DIM + 8;          /* spreads the heads over the banks of shared memory */
-constexpr uint32_t RECORD = DIM + 4;              /* a head's partial result: sum, largest score, from 4 on output */
-constexpr uint32_t TILE = WARP_TOKENS * PITCH;    /* chunks of a warp's keys, or values, in shared memory */
+constexpr uint32_t TILES = WARP_TOKENS / 16;         /* products have 16 positions */
+constexpr uint32_t KEY_STEPS = (DIM + 31) / 32;      /* a lane's loads of one key: 4 lanes share it */
+constexpr uint32_t VALUE_STEPS = (DIM + 63) / 64;    /* of one value: 8 lanes share it */
+constexpr uint32_t CHUNKS = DIM / VECTOR;            /* 16-byte chunks of a key or a value in device memory */
+constexpr uint32_t PITCH = VALUE_STEPS * 8;          /* and its place in shared memory */
+constexpr uint32_t AT_ONCE = 8;                      /* splits whose results are read together */
+constexpr uint32_t OUT_STRIDE = DIM + DECODE_SPREAD; /* spreads the heads over the banks of shared memory */
+constexpr uint32_t RECORD = DECODE_RECORD + DIM;     /* a head's partial result: sum, largest score; then the output */
+constexpr uint32_t TILE = WARP_TOKENS * PITCH;       /* chunks of a warp's keys, or values, in shared memory */
 static_assert(WARP_TOKENS * CHUNKS % WARP == 0 && WARP_TOKENS <= WARP, "every lane copies as many chunks");
 
 namespace {
@@ -215,7 +213,7 @@ __device__ __forceinline__ void combine_warps(const AttentionArguments &a, const
         if (record) {
             float *to = record + head * RECORD;
             if (dim == 0) *reinterpret_cast<float2 *>(to) = make_float2(sum, largest);
-            *reinterpret_cast<float4 *>(to + 4 + dim) = x;
+            *reinterpret_cast<float4 *>(to + DECODE_RECORD + dim) = x;
         } else put_out(a, unit, head, dim, x, sum);
     }
 }
@@ -235,7 +233,8 @@ __device__ void combine_splits(const AttentionArguments &a, const Unit &unit, ui
                 const float *part = record + (first + s) * stride;
                 bool valid = first + s < unit.splits;
                 of_split[s] = valid ? __ldcg(reinterpret_cast<const float2 *>(part)) : make_float2(0, -INFINITE);
-                of_dims[s] = valid ? __ldcg(reinterpret_cast<const float4 *>(part + 4 + dim)) : make_float4(0, 0, 0, 0);
+                of_dims[s] = valid ? __ldcg(reinterpret_cast<const float4 *>(part + DECODE_RECORD + dim))
+                                   : make_float4(0, 0, 0, 0);
             }
             float top = largest;
 #pragma unroll
@@ -254,7 +253,7 @@ __device__ void combine_splits(const AttentionArguments &a, const Unit &unit, ui
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS, DIM > 128 ? 1 : 3)
+extern "C" __global__ void __launch_bounds__(THREADS, 3)
     native_attention_decode(const __grid_constant__ AttentionArguments a) {
     extern __shared__ uint4 dynamic[];
     __shared__ Shared shared;

@@ -7,8 +7,9 @@
 
 namespace blink {
 
-constexpr uint32_t COMPUTING = 8 * WARP, COPYING = 4 * WARP, THREADS = COMPUTING + COPYING;
-constexpr uint32_t ROWS = COMPUTING / 2, COLUMNS = DIM > 128 ? 64 : 128;
+constexpr uint32_t COMPUTING = PREFILL_COMPUTING, COPYING = PREFILL_COPYING, THREADS = PREFILL_THREADS;
+constexpr uint32_t ROWS = PREFILL_PAIRS, COLUMNS = PREFILL_POSITIONS;
+static_assert(ROWS == COMPUTING / 2, "a warp of those that compute has 16 pairs");
 constexpr uint32_t STEPS = (DIM + 15) / 16; /* of 16 dimensions; the last may be half empty */
 constexpr uint32_t PARTS = (DIM + 63) / 64; /* of 64 dimensions: a tile of each */
 constexpr uint32_t UNITS = 2 * STEPS;       /* 16-byte units of a key, value or query that products read */

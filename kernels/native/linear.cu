@@ -15,26 +15,10 @@ using namespace blink;
 
 namespace {
 
-constexpr uint32_t NORMED = 2; /* rows of x that are made here */
-constexpr uint32_t SPLITS = 8, THREADS = 32 * SPLITS, TILE = 16, CHUNK = 32;
+constexpr uint32_t SPLITS = LINEAR_SPLITS, THREADS = ROW_THREADS, TILE = LINEAR_OUTPUTS, CHUNK = LINEAR_CHUNK;
+static_assert(THREADS == 32 * SPLITS, "a warp has a range of k");
 
 enum Epilogue { STORE, RESIDUAL, SILU, LOGITS, ROTATE };
-
-struct Layer {
-    const real *w, *x;
-    void *y;           /* STORE, SILU, ROTATE: real; RESIDUAL, LOGITS: float */
-    const float *bias; /* [outputs], or null */
-    uint32_t outputs;  /* rows of W; SILU: of gate, and as many of up follow; ROTATE: pairs of rows */
-    uint32_t k;
-    uint32_t x_stride, y_stride;
-    const uint32_t *rows; /* of x, on the device */
-    uint32_t share;       /* outputs of a block, a multiple of 8 */
-    /* With NORM, x is the norm of these rows, which are `width` apart. */
-    uint32_t width;
-    const float *normed, *weight;
-    float eps;
-    Rotary rotary; /* for ROTATE; it rotates whole heads, which have no norms */
-};
 
 __device__ __forceinline__ uint4 load(const real *at) {
     uint4 v;
@@ -57,12 +41,12 @@ __device__ constexpr bool paired(Epilogue e) { return e == SILU || e == ROTATE; 
 
 /* The row of W that output, or pair, `i` begins with; how far away its partner is. */
 template <Epilogue E>
-__device__ __forceinline__ uint32_t row_of(const Layer &a, uint32_t i) {
+__device__ __forceinline__ uint32_t row_of(const LinearArguments &a, uint32_t i) {
     const uint32_t half = a.rotary.head_dim / 2;
     return E == ROTATE ? i / half * 2 * half + i % half : i;
 }
 template <Epilogue E>
-__device__ __forceinline__ uint32_t partner(const Layer &a) {
+__device__ __forceinline__ uint32_t partner(const LinearArguments &a) {
     return E == SILU ? a.outputs : E == ROTATE ? a.rotary.head_dim / 2 : 8;
 }
 
@@ -73,7 +57,7 @@ struct Ready {
     bool rotates = false;
     real *to = nullptr;
 
-    __device__ __forceinline__ void fetch(const Layer &a, uint32_t row, uint32_t output) {
+    __device__ __forceinline__ void fetch(const LinearArguments &a, uint32_t row, uint32_t output) {
         if (a.bias) {
             const uint32_t at = row_of<E>(a, output);
             bias = a.bias[at];
@@ -84,19 +68,21 @@ struct Ready {
     }
 
     /* Queries are rotated in place, keys rotated into the cache, and values go there. */
-    __device__ __forceinline__ void fetch_rotation(const Layer &a, uint32_t token, uint32_t pair) {
+    __device__ __forceinline__ void fetch_rotation(const LinearArguments &a, uint32_t token, uint32_t pair) {
         const Rotary &r = a.rotary;
         const uint32_t half = r.head_dim / 2, head = pair / half, d = pair % half;
         const bool is_value = head >= r.heads + r.kv_heads;
         to = (real *)a.y + (uint64_t)token * a.y_stride + head * r.head_dim + d;
-        if (head >= r.heads) to = r.entry(is_value ? r.values : r.keys, token, (head - r.heads) % r.kv_heads) + d;
+        if (head >= r.heads)
+            to = cache_entry(r, is_value ? r.values : r.keys, token, (head - r.heads) % r.kv_heads) + d;
         rotates = !is_value;
         if (!rotates) return;
         const uint64_t at = (uint64_t)r.positions[token] * half + d;
         cos = r.cos[at], sin = r.sin[at];
     }
 
-    __device__ __forceinline__ void finish(const Layer &a, uint32_t row, uint32_t output, float v, float other) const {
+    __device__ __forceinline__ void finish(const LinearArguments &a, uint32_t row, uint32_t output, float v,
+                                           float other) const {
         v += bias;
         if (paired(E)) other += other_bias;
         const uint64_t at = (uint64_t)row * a.y_stride + output;
@@ -115,8 +101,9 @@ extern __shared__ __align__(16) unsigned char memory[];
 
 /* A tile is 16 outputs, or 8 pairs. With NORM, shared memory ends with the rows of x. */
 template <int STEP, int AHEAD, Epilogue E, bool NORM>
-__device__ __forceinline__ void multiply(const Layer &a) {
-    constexpr uint32_t OUT = paired(E) ? 8 : 16, ROWS = NORM ? NORMED : 8, PART = ROWS * TILE, BUFFERS = 2;
+__device__ __forceinline__ void multiply(const LinearArguments &a) {
+    constexpr uint32_t OUT = paired(E) ? 8 : 16, ROWS = NORM ? LINEAR_NORMED : LINEAR_ROWS, PART = ROWS * TILE,
+                       BUFFERS = 2;
     static_assert(ROWS * OUT <= THREADS, "a thread has one output");
     constexpr uint32_t PIECE = 16 * THREADS, SLOT = STEP * 2 * PIECE;
     float *parts = (float *)(memory + AHEAD * SLOT);
@@ -226,16 +213,8 @@ __device__ __forceinline__ void multiply(const Layer &a) {
 
 }  // namespace
 
-#define BLINK_LINEAR(rows, name, STEP, AHEAD, RESIDENT, E, NORM)                                  \
-    extern "C" __global__ void __launch_bounds__(256, RESIDENT) linear_##rows##_##name(Layer a) { \
-        multiply<STEP, AHEAD, E, NORM>(a);                                                        \
+#define BLINK_LINEAR(name, E, NORM, STEP, AHEAD, RESIDENT, BYTES)                                   \
+    extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) name(const LinearArguments a) { \
+        multiply<STEP, AHEAD, E, NORM>(a);                                                          \
     }
-
-BLINK_LINEAR(2, store, 4, 3, 2, STORE, true)
-BLINK_LINEAR(2, rotate, 4, 2, 3, ROTATE, true)
-BLINK_LINEAR(2, silu, 4, 3, 2, SILU, true)
-BLINK_LINEAR(8, store, 4, 3, 2, STORE, false)
-BLINK_LINEAR(8, rotate, 4, 2, 3, ROTATE, false)
-BLINK_LINEAR(8, residual, 4, 3, 2, RESIDUAL, false)
-BLINK_LINEAR(8, silu, 4, 3, 2, SILU, false)
-BLINK_LINEAR(8, logits, 4, 3, 2, LOGITS, false)
+BLINK_LINEAR_KERNELS(BLINK_LINEAR)
