@@ -1,4 +1,4 @@
-"""What a cubin says of its kernels' launches: an ELF file whose sections ``.nv.info.KERNEL`` are lists of attributes."""
+"""What a cubin says of its kernels: an ELF file whose sections ``.nv.info.KERNEL`` are lists of attributes."""
 
 from __future__ import annotations
 

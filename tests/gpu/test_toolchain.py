@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs cuda-bindings, nvidia-cuda-nvrtc and nvidia-nvjitlink")
 
-from blink.errors import BlinkError
 from blink.engine.native import layout
+from blink.errors import BlinkError
 from blink.gpu import toolchain
 from tests.gpu.cubin import launches
 

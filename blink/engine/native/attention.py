@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from cuda.bindings import driver as cuda
+from cuda.bindings import driver as cu
 
 from blink.engine.device.buffers import DeviceBuffers
 from blink.engine.native.layout import (
@@ -47,7 +47,7 @@ class Attention:
         self._prefill_shared = TILE_ALIGN + prefill_storage(shape.head_dim) + 4 * lanes
         allow_shared(self._decode.handle, self._decode_shared)
         allow_shared(self._prefill.handle, self._prefill_shared)
-        self._processors = device.attribute(cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+        self._processors = device.attribute(cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
         each = resident_blocks(self._decode.handle, DECODE.threads, self._decode_shared)
         self._resident = self._processors * each
         self._partial = DeviceMemory(device, partial_bytes(shape, lanes), "partial attention")

@@ -38,7 +38,7 @@ class NativeEngine:
     """A :class:`~blink.engine.device.captured.CapturedEngine` over ``buffers``, with a cache of ``pages`` pages.
 
     ``tensors`` are the checkpoint's, by HuggingFace name, or the seed of random weights that are made on the device.
-    ``choices`` is the file of the algorithms that :meth:`prepare` has chosen; None keeps them in memory. ``exact`` is
+    ``choices`` is the file of the algorithms that :meth:`tune` has chosen; None keeps them in memory. ``exact`` is
     :class:`blink.engine.native.forward.Forward`'s. Everything is loaded and allocated here;
     :meth:`enqueue` allocates nothing. Raises BlinkError where the model is of a kind that this engine does not run,
     or where the checkpoint does not fit ``spec``. What it takes is :func:`blink.engine.native.memory.needs`.
@@ -49,7 +49,7 @@ class NativeEngine:
         *, pages: int, page_tokens: int, max_context: int, dtype: DType, exact: bool = False,
         choices: Path | None = None,
     ) -> None:  # fmt: skip
-        self.device, self.spec, self.dtype = device, spec, dtype
+        self.device, self.spec, self.dtype, self.exact = device, spec, dtype, exact
         lanes, tokens, lane_pages = (buffers.dims[n] for n in ("lanes", "tokens", "lane_pages"))
         if max_context > lane_pages * page_tokens:
             raise BlinkError(
@@ -90,10 +90,10 @@ class NativeEngine:
             self._open.close()
             raise
 
-    def prepare(self, kind: Kind, size: int) -> None:
+    def tune(self, kind: Kind, size: int) -> None:
         """See :class:`blink.engine.device.captured.CapturedEngine`: cuBLASLt's algorithms are chosen by time, once."""
         self.forward.tune(size)
-        with contextlib.suppress(OSError):  # where nothing can be kept, the manifest of the graphs says so
+        with contextlib.suppress(OSError):  # where nothing can be kept, the inspection of the graphs says so
             self.cublas.choices.save()
 
     def enqueue(self, kind: Kind, size: int, stream: Stream) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cuda.bindings import driver as cuda
+from cuda.bindings import driver as cu
 
 from blink.engine.native.cublaslt import CublasLt
 from blink.engine.native.layout import (
@@ -45,7 +45,7 @@ class SmallLinear:
 
     def __init__(self, device: Device, dtype: DType) -> None:
         self._kernels = load(device, *(kernel.entry for kernel in LINEAR_KERNELS), defines=defines(dtype))
-        processors = cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+        processors = cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
         self._processors = device.attribute(processors)
         for kernel in LINEAR_KERNELS:
             normed = REAL * NORMED_SIZE if kernel.rows == LINEAR_NORMED else 0

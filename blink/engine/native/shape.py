@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blink.engine.native.layout import DECODE_HEADS, DECODE_SPLIT, MAX_HEAD_DIM, SAMPLE_CLUSTER, SAMPLE_WARPS
-from blink.engine.reference.sampling import MAX_VOCAB
 from blink.engine.seam.engine import DType, EngineSettings
+from blink.engine.seam.sampling import MAX_VOCAB
 from blink.errors import BlinkError
 from blink.model.spec import ModelSpec
 

@@ -1,4 +1,16 @@
-"""What every engine offers to the part that drives it, and what it takes in memory."""
+"""What every engine offers to the part that drives it, and what it takes in memory.
+
+An engine is a package, named in blink/registry.py. The package itself has ``needs(spec, settings)``, which returns the
+bytes that the engine takes, by part, as ``dict[str, int]``; the keys go into messages, so a part that a setting makes
+smaller has that setting's name. It imports nothing that only this engine needs. The package's module ``load`` has
+``load``: on a CPU ``load(model, spec, settings, buffers)`` returns an :class:`Engine` over
+:class:`blink.engine.seam.buffers.BatchBuffers`; on a GPU ``load(device, model, spec, settings, buffers, *, choices)``
+returns a :class:`blink.engine.device.captured.CapturedEngine` over
+:class:`blink.engine.device.buffers.DeviceBuffers`, and ``choices`` is a file in which it may keep what it chose for its
+graphs. ``model`` is a
+:class:`blink.model.prepared.PreparedModel`, ``spec`` its :class:`blink.model.spec.ModelSpec`, ``settings`` an
+:class:`EngineSettings`. Both raise BlinkError for what the engine cannot do.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +30,8 @@ class EngineSettings:
 
     ``lanes`` and ``batch_tokens`` are rows and packed tokens of the largest step; the cache has ``pages`` pages of
     ``page_tokens`` positions, a request has ``max_context`` of them at most. ``dtype`` is of weights and cache on a
-    GPU; ``threads`` are the reference engine's, all of the CPU's with None; ``exact`` is the native engine's.
+    GPU; ``threads`` are the reference engine's, all of the CPU's with None; ``exact`` and ``random_seed`` (of weights
+    in place of the checkpoint's, or None) are the native engine's.
     """
 
     lanes: int
@@ -29,6 +42,7 @@ class EngineSettings:
     dtype: DType = "float16"
     threads: int | None = None
     exact: bool = False
+    random_seed: int | None = None
 
     @property
     def dims(self) -> Mapping[str, int]:
