@@ -10,6 +10,8 @@
 
 namespace blink {
 
+static_assert(DRIVER_THREADS <= MAX_THREADS, "the scheduler has room for no more");
+
 BLINK_DEVICE bool is_batch(const Decision &d) { return d.kind == KIND_PREFILL || d.kind == KIND_DECODE; }
 
 /* The graph to run, or NONE: the decode buckets' come first. */

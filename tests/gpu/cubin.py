@@ -5,7 +5,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-_SIZED, _PARAMETER, _THREADS = 0x04, 0x17, 0x05  # EIFMT_SVAL, EIATTR_KPARAM_INFO, EIATTR_MAX_THREADS
+_SIZED = 0x04  # EIFMT_SVAL
+_PARAMETER, _LARGE_PARAMETER, _THREADS = 0x17, 0x45, 0x05  # EIATTR_KPARAM_INFO, …_V2 past 4 KiB, EIATTR_MAX_THREADS
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,9 @@ def _launch(attributes: bytes) -> Launch:
         form, kind, size = struct.unpack_from("<BBH", attributes, at)
         value = attributes[at + 4 : at + 4 + size] if form == _SIZED else b""
         at += 4 + len(value)
-        if kind == _PARAMETER:
-            _, ordinal, offset, flags = struct.unpack("<IHHI", value)
-            parameters[ordinal] = (offset, flags >> 18)
+        if kind in (_PARAMETER, _LARGE_PARAMETER):
+            _, ordinal, offset, size = struct.unpack("<IHHI", value)
+            parameters[ordinal] = (offset, size >> 18 if kind == _PARAMETER else size)
         if kind == _THREADS:
             x, y, z = struct.unpack("<III", value)
             threads = x * y * z
