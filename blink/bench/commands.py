@@ -1,4 +1,4 @@
-"""The commands ``blink bench …``; each imports what it needs when it runs."""
+"""The commands ``blink bench …``, those of the instruments among them; each imports what it needs when it runs."""
 
 # ruff: noqa: PLC0415
 from __future__ import annotations
@@ -7,6 +7,8 @@ import argparse
 from pathlib import Path
 
 from blink.errors import BlinkError
+from blink.instruments import commands as instruments
+from blink.instruments.commands import with_json
 
 
 def _bench_local(args: argparse.Namespace) -> int:
@@ -14,32 +16,6 @@ def _bench_local(args: argparse.Namespace) -> int:
     from blink.config import load_config
 
     return run(load_config(args.config), config_path=args.config, json_path=args.json)
-
-
-def _bench_ring(args: argparse.Namespace) -> int:
-    from blink.instruments.ring import TRANSPORTS, run
-
-    chosen = TRANSPORTS if args.transport == "both" else (args.transport,)
-    rates = tuple(args.rate or (20_000.0,))
-    return run(chosen, streams=args.streams, rates=rates, seconds=args.seconds, device=args.device, json_path=args.json)
-
-
-def _bench_scheduler(args: argparse.Namespace) -> int:
-    from blink.instruments.scheduler import run
-
-    return run(json_path=args.json)
-
-
-def _bench_engine(args: argparse.Namespace) -> int:
-    from blink.instruments.engine_gpu import run
-
-    return run(dtype=args.dtype, exact=args.exact, json_path=args.json)
-
-
-def _bench_kernels(args: argparse.Namespace) -> int:
-    from blink.instruments.native_kernels import run
-
-    return run(json_path=args.json)
 
 
 def _bench_residency(args: argparse.Namespace) -> int:
@@ -71,10 +47,6 @@ def _with_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the appliance's TOML file")
 
 
-def _with_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result as JSON; - is stdout")
-
-
 def add_commands(parser: argparse.ArgumentParser) -> None:
     """Add what ``blink bench`` measures to ``parser``."""
     bench_commands = parser.add_subparsers(dest="bench_command", required=True, metavar="WHAT")
@@ -85,53 +57,9 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         "eight, and of the engine alone; prints hardware, versions and configuration with them.",
     )
     _with_config(local)
-    _with_json(local)
+    with_json(local)
     local.set_defaults(run=_bench_local)
-    engine = bench_commands.add_parser(
-        "engine",
-        help="decode and prefill steps of the native engine on a GPU",
-        description="Time steps of the native engine on this machine's GPU, for Llama-3-8B's shape with random weights "
-        "(35 GiB of GPU memory): decode of 1 to 128 rows at a context of 1024, launched by the host and by the "
-        "scheduler's loop, by parts; prefill of 512 and 2048 tokens.",
-    )
-    engine.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16", help="of weights and cache")
-    engine.add_argument("--exact", action="store_true", help="one algorithm for steps of all sizes")
-    _with_json(engine)
-    engine.set_defaults(run=_bench_engine)
-    kernels = bench_commands.add_parser(
-        "kernels",
-        help="attention and sampling kernels of the native engine on a GPU",
-        description="Time the native engine's attention of one layer (Llama-3-8B's shape; decode of 1 to 128 rows at a "
-        "context of 1024, and prefill) and its sampling (128 256 tokens, by parameters) on this machine's GPU.",
-    )
-    _with_json(kernels)
-    kernels.set_defaults(run=_bench_kernels)
-    on_gpu = bench_commands.add_parser(
-        "scheduler",
-        help="what the scheduler costs on this machine's GPU, under both drivers",
-        description="Measure the scheduler on this machine's GPU under both drivers, with an engine that does nothing: "
-        "steps, latency, idle power, graphs. Takes the GPU for about a minute; no appliance need run.",
-    )
-    _with_json(on_gpu)
-    on_gpu.set_defaults(run=_bench_scheduler)
-    ring = bench_commands.add_parser(
-        "ring",
-        help="what the ring's transports, a client and a frontend worker carry",
-        description="Measure the operations of each transport of the ring, a ring client, and one frontend worker on "
-        "one core, which streams to SSE readers what a synthetic engine writes into the ring. Starts all that it needs "
-        "on this machine; no appliance has to run. A transport that the machine lacks is named with the reason.",
-    )
-    ring.add_argument("--transport", choices=["shm", "verbs", "both"], default="both", help="both, side by side")
-    ring.add_argument("--streams", type=int, default=128, metavar="N", help="streams at once (128)")
-    ring.add_argument(
-        "--rate", type=float, action="append", metavar="R",
-        help="tokens/s that the engine offers all streams together (20000); may be repeated",
-    )  # fmt: skip
-    ring.add_argument("--seconds", type=float, default=5.0, metavar="S", help="how long each rate is offered (5)")
-    ring.add_argument("--device", metavar="NAME", help="RDMA device, where there are several")
-    _with_json(ring)
-    ring.set_defaults(run=_bench_ring)
-
+    instruments.add_commands(bench_commands)
     residency = bench_commands.add_parser(
         "residency",
         help="one GPU engine under a scheduler on the GPU, and under the same one on a CPU thread",
@@ -142,7 +70,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     _with_config(residency)
     residency.add_argument("--requests", type=int, default=64, metavar="N", help="submitted at once (64)")
     residency.add_argument("--rounds", type=int, default=3, metavar="N", help="runs of each, of which the median (3)")
-    _with_json(residency)
+    with_json(residency)
     residency.set_defaults(run=_bench_residency)
     load = bench_commands.add_parser(
         "load",
@@ -163,5 +91,5 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--ids", type=int, nargs=2, default=[100, 400], metavar=("LOW", "END"), help="of the tokens sent")
     load.add_argument("--seed", type=int, default=0, metavar="N", help="of arrivals, lengths and prompts (0)")
     load.add_argument("--key-file", type=Path, metavar="FILE", help="whose first line is the API key")
-    _with_json(load)
+    with_json(load)
     load.set_defaults(run=_bench_load)

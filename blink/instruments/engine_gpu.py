@@ -18,8 +18,6 @@ from typing import Any
 import numpy as np
 
 from blink.backend.scheduler.config import SchedulerConfig
-from blink.bench import machine
-from blink.bench.gpu import gpu
 from blink.engine.device.buffers import DeviceBuffers
 from blink.engine.native.engine import NativeEngine
 from blink.engine.native.shape import REAL
@@ -29,6 +27,8 @@ from blink.engine.seam.handmade_step import describe_step
 from blink.errors import BlinkError
 from blink.gpu.cuda import Device
 from blink.gpu.timing import milliseconds
+from blink.instruments import machine
+from blink.instruments.gpu import gpu
 from blink.instruments.synthetic import SyntheticAppliance
 from blink.model.spec import ModelSpec
 from blink.output import write_json

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from blink.bench import machine
 from blink.errors import BlinkError
-from blink.instruments import ring_primitives, ring_worker
+from blink.instruments import machine, ring_primitives, ring_worker
 from blink.instruments.ring_client import PROMPT_TOKENS, ClientRun
 from blink.instruments.ring_setup import configure, missing, ringd
 from blink.instruments.ring_sse import Reading

@@ -21,12 +21,12 @@ from cuda.bindings import driver as cu
 
 from blink.backend.gpu.loop import IDLE_SLEEP_US, IDLE_SPIN_US
 from blink.backend.scheduler.config import SchedulerConfig
-from blink.bench import machine
-from blink.bench.gpu import query
 from blink.engine.seam.batch import Control
 from blink.errors import BlinkError
 from blink.gpu.cuda import Device, call
 from blink.gpu.graphs import destroy_exec, instantiate
+from blink.instruments import machine
+from blink.instruments.gpu import query
 from blink.instruments.ring_slot import RingSlot
 from blink.instruments.synthetic import SyntheticAppliance
 from blink.output import write_json
