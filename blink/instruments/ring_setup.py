@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import secrets
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,11 @@ SLOTS, PARTITIONS = 8192, 2  # 4096 slots and so 96 KiB of status for one worker
 PAGE_TOKENS = 1024  # a page of the counting engine costs nothing
 SPARE_LANES = 4  # the scheduler keeps some pages free
 START_S = 60.0  # imports take long on a busy machine
+
+
+def folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder in a tmpfs for one measurement, named after the process that removes it."""
+    return tempfile.TemporaryDirectory(prefix=f"blink-bench-{os.getpid()}-", dir="/dev/shm")
 
 
 def configure(root: Path, transport: str, *, streams: int, max_context: int, device: str | None) -> ApplianceConfig:

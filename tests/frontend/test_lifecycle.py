@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -329,7 +330,7 @@ def test_a_chat_template_of_ones_own(made: Appliance, tmp_path: Path) -> None:
 
 def test_two_workers(made: Appliance) -> None:
     """Each has a partition of its own, a scrape of either shows both, and one that dies is replaced."""
-    edit(made, "frontend", workers=2)
+    edit(made, "frontend", workers=2, link_timeout_s=60)
     edit(made, "ring", partitions=3, slots=66)
     made.backend()
     process = made.frontend()
@@ -349,6 +350,27 @@ def test_two_workers(made: Appliance) -> None:
     with made.client() as client:
         lines = client.get("/metrics").text.splitlines()
     assert 'blink_requests_total{finish_reason="length",model="tiny"} 8.0' in lines
+
+    def ask() -> None:
+        with made.client() as client:
+            client.post("/v1/completions", json=ASK)
+
+    def running() -> set[int]:
+        """What the workers say is in flight, over as many connections as reach both."""
+        said = set()
+        for _ in range(60):
+            with made.client() as client:
+                said.add(client.get("/ready").json()["running"])
+        return said
+
+    with ThreadPoolExecutor(8) as pool:
+        with made.stopped("backend"):
+            asked = [pool.submit(ask) for _ in range(8)]
+            # A worker that has noticed that the backend stands refuses those that come late.
+            wait_for("either worker to count both's", lambda: running() == {sum(not a.done() for a in asked)} != {0})
+        for asking in asked:
+            asking.result(60)
+    assert running() == {0}
 
     worker = int((made.config.instance.run_dir / "partition-0.lock").read_text())
     assert worker != process.pid

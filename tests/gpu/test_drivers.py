@@ -230,7 +230,6 @@ def test_a_batch_that_hangs_shows_in_the_ring_and_recovers(make: Make) -> None:
     assert not client.health().stalled
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("placement", ["device"], indirect=True)
 def test_a_million_steps(make: Make, driver: str) -> None:
     tokens = LONG_TOKENS

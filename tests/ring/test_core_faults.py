@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blink.backend.scheduler.config import SchedulerConfig
@@ -15,6 +15,7 @@ from blink.engine.seam.buffers import BatchBuffers
 from blink.ring import words
 from blink.ring.layout import COMMAND, Geometry, State
 from blink.ring.transport import Region
+from tests.depth import examples
 from tests.kernels.cpu_core import CpuCore
 from tests.ring.adversarial import RingMemory
 from tests.ring.test_faults import ACTIONS, FAULTS, play, preset, scripts
@@ -97,7 +98,7 @@ def make_core_world(
     return world, core
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(0, 2**32), scripts(ACTIONS * 2 + FAULTS, 120))
 def test_requests_survive_cuts_and_crashes(seed: int, actions: list[str]) -> None:
     world, core = make_core_world(seed)
@@ -105,7 +106,7 @@ def test_requests_survive_cuts_and_crashes(seed: int, actions: list[str]) -> Non
     core.check_balance()
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.integers(0, 2**32), scripts(ACTIONS * 2 + FAULTS, 80), st.sampled_from((0xFFFE, 0xFFFFFFFE, 0x7FFFFFFF)))
 def test_generation_and_sequence_wrap_around(seed: int, actions: list[str], gen: int) -> None:
     db = random.Random(seed).choice((gen, 0xFFFFFFFD))
