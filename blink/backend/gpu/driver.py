@@ -28,9 +28,6 @@ class GpuDriver(ABC, Generic[R]):
     Everything is made with it, so that :meth:`run` cannot fail for want of memory. Raises BlinkError.
     """
 
-    on_device: bool
-    """Whether the graphs run inside the driver's own, which not every node of a graph can."""
-
     @abstractmethod
     def __init__(self, assembly: Assembly, scheduling: SchedulerConfig, ring: R, *, drain_timeout_s: float) -> None: ...
 
