@@ -12,7 +12,7 @@ from blink.backend.setup import Setup
 from blink.gpu.cuda import Device
 
 BYTES_PER_GRAPH = 3 << 19
-"""What CUDA's driver takes for one executable graph of some 350 kernels, rounded up (docs/performance.md)."""
+"""What CUDA takes for one executable graph of some 350 kernels, rounded up (docs/performance.md)."""
 
 R = TypeVar("R", bound=OwnedRing)
 

@@ -97,7 +97,7 @@ def _look(setup: Setup, assembly: Assembly) -> Inspection:
 
 
 def _records(assembly: Assembly, *, on_device: bool) -> list[GraphRecord]:
-    """Look at every node, and make every graph executable once. The driver takes memory in blocks that several graphs
+    """Look at every node, and make every graph executable once. CUDA takes memory in blocks that several graphs
     share, so they are released together, and only the sum of their bytes means anything."""
     graphs, device = assembly.graphs, assembly.device
     records, made = [], []

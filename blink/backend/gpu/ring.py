@@ -110,7 +110,7 @@ class DeviceRing:
         return self.g_memory.read(0, PAGE).tobytes()
 
     def descriptors(self) -> tuple[int, int]:
-        """New dma-buf descriptors of G and F, which the caller closes. Raises BlinkError where the driver has none."""
+        """New dma-buf descriptors of G and F, which the caller closes. Raises BlinkError where CUDA has none."""
         return self.g_memory.export(), self.f_memory.export()
 
     def close(self) -> None:

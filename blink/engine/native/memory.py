@@ -10,7 +10,7 @@ from blink.engine.seam.engine import EngineSettings, kv_bytes_per_token
 from blink.model.spec import ModelSpec
 
 CODE = 512 << 20
-"""Set aside for what the driver takes by itself: code of kernels and of cuBLASLt, and graphs."""
+"""Set aside for what CUDA takes by itself: code of kernels and of cuBLASLt, and graphs."""
 
 
 def needs(spec: ModelSpec, settings: EngineSettings) -> dict[str, int]:
