@@ -8,6 +8,7 @@ from pathlib import Path
 
 from blink.backend.gpu import loop_layout as loop
 from blink.cstruct import render_header
+from blink.engine.native import layout as native
 from blink.engine.seam import batch
 from blink.ring import layout
 from blink.role_lists import role_files
@@ -19,9 +20,22 @@ def headers() -> dict[str, str]:
     """File name → text of every generated header."""
     ring = render_header("blink/ring/layout.py", "BLINK_RING_LAYOUT_H", layout.header_enums(), layout.STRUCTS)
     seam = render_header("blink/engine/seam/batch.py", "BLINK_BATCH_LAYOUT_H", batch.header_enums(), batch.PARTS)
-    seam = seam.replace("namespace blink {", '#include "ring/layout.h"\nnamespace blink {', 1)
+    seam = _including(seam, "ring/layout.h")
     drivers = render_header("blink/backend/gpu/loop_layout.py", "BLINK_LOOP_LAYOUT_H", {}, loop.PARTS)
-    return {"ring/layout.h": ring, "seam/batch_layout.h": seam, "drivers/loop_layout.h": drivers}
+    kernels = render_header("blink/engine/native/layout.py", "BLINK_NATIVE_LAYOUT_H", native.CONSTANTS, native.STRUCTS)
+    kernels = _including(kernels, "native/types.cuh", "seam/batch_layout.h")
+    kernels = kernels.replace("\n}  // namespace blink", f"\n{native.linear_macro()}\n}}  // namespace blink")
+    return {
+        "ring/layout.h": ring,
+        "seam/batch_layout.h": seam,
+        "drivers/loop_layout.h": drivers,
+        "native/layout.h": kernels,
+    }
+
+
+def _including(header: str, *others: str) -> str:
+    lines = "".join(f'#include "{other}"\n' for other in others)
+    return header.replace("namespace blink {", f"{lines}namespace blink {{", 1)
 
 
 def files() -> dict[str, str]:

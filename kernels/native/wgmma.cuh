@@ -6,11 +6,11 @@
 
 #include "rtc.h"
 
-#include "native/types.cuh"
+#include "native/layout.h"
 
 namespace blink {
 
-constexpr uint32_t SWIZZLED_UNITS = 8, SWIZZLED_ROW = 128; /* of a row of a tile: 16-byte units, and bytes */
+constexpr uint32_t SWIZZLED_UNITS = SWIZZLED_ROW / 16; /* 16-byte units of a row of a tile */
 
 /* Where unit u of row r of a tile is, in units. */
 __device__ __forceinline__ uint32_t swizzled(uint32_t r, uint32_t u) { return r * SWIZZLED_UNITS + (u ^ r % 8); }
