@@ -1,4 +1,4 @@
-"""Write the C headers that come from Python layouts: `python -m blink.generate [--check]`."""
+"""Write what comes from Python: C headers, and lists in roles. `python -m blink.generate [--check]`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from blink.engine.native import layout as native
 from blink.engine.seam import batch
 from blink.engine.synthetic import layout as synthetic
 from blink.ring import layout
+from blink.role_lists import role_files
 
-KERNELS = Path(__file__).resolve().parent.parent / "kernels"
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def headers() -> dict[str, str]:
@@ -43,18 +44,23 @@ def _including(header: str, *others: str) -> str:
     return header.replace("namespace blink {", f"{lines}namespace blink {{", 1)
 
 
+def files() -> dict[str, str]:
+    """Name, from the checkout on, → text of every file that is generated, or has generated lines."""
+    return {f"kernels/{name}": text for name, text in headers().items()} | role_files(ROOT)
+
+
 def main() -> int:
-    """Write the headers, or with ``--check`` exit 1 if one is stale."""
+    """Write the files, or with ``--check`` exit 1 if one is stale."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a header is stale")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a file is stale")
     check = parser.parse_args().check
-    stale = [n for n, text in headers().items() if not (KERNELS / n).exists() or (KERNELS / n).read_text() != text]
-    for name in stale:
+    stale = {n: text for n, text in files().items() if not (ROOT / n).exists() or (ROOT / n).read_text() != text}
+    for name, text in stale.items():
         if check:
-            print(f"kernels/{name} is stale: run `make generate`", file=sys.stderr)
+            print(f"{name} is stale: run `make generate`", file=sys.stderr)
         else:
-            (KERNELS / name).write_text(headers()[name])
-            print(f"wrote kernels/{name}")
+            (ROOT / name).write_text(text)
+            print(f"wrote {name}")
     return 1 if check and stale else 0
 
 

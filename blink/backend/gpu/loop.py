@@ -53,7 +53,7 @@ class GpuLoop(ABC):
         self.build_s = time.monotonic() - started
         """Seconds that instantiating and uploading took."""
         self.graph_bytes = max(0, before - self.device.free_memory())
-        """Device memory that the executable graphs took, all together, as far as the driver tells."""
+        """Device memory that the executable graphs took, all together, as far as CUDA tells."""
         self.launch_s = 0.0
         """Seconds that the last launch kept the host."""
 

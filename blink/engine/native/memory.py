@@ -25,7 +25,7 @@ from blink.model.spec import ModelSpec
 WORKSPACE = 32 << 20
 """Bytes that a product of cuBLASLt may use; what NVIDIA advises for Hopper."""
 CODE = 512 << 20
-"""Set aside for what the driver takes by itself: code of kernels and of cuBLASLt, and graphs."""
+"""Set aside for what CUDA takes by itself: code of kernels and of cuBLASLt, and graphs."""
 SHARED_LOGITS = 192 << 10
 """Bytes of logits that a block which samples keeps in shared memory."""
 MAX_CONTEXT = (1 << 20) - 1
