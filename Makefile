@@ -4,6 +4,8 @@
 PYTHON ?= python3
 VENV   := $(CURDIR)/.venv
 TESTS  ?=
+# Tests wait as much as they compute, so there are more of them at once than processors; -n 0 in TESTS: one after another.
+JOBS   ?= $(shell n=$$(nproc); echo $$((n < 8 ? 2 * n : 16)))
 # Settings of site.yml's run, e.g. `make up PORT=8001 STATE=/var/tmp/blink`.
 PORT   ?=
 STATE  ?=
@@ -19,9 +21,11 @@ export LC_ALL := C.UTF-8
 settings := $(if $(PORT),-e blink_http_port=$(PORT)) $(if $(STATE),-e blink_state_dir=$(abspath $(STATE))) $(ARGS)
 config   := $(if $(STATE),$(abspath $(STATE)),$(CURDIR)/.state)/blink.toml
 playbook := ansible-playbook $(settings)
+# A file is one process's, so that what its tests share is made once; tests/conftest.py has the order.
+pytest   := pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status smoke bench test gpu lab lab-up lab-down lab-ssh bundle parity lint format generate lock clean
+.PHONY: help up down status smoke bench test test-fleet gpu lab lab-up lab-down lab-ssh bundle parity lint format generate lock clean
 
 help: ## print this table
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,7 +46,10 @@ bench: ## measure the running appliance
 	@blink bench local --config $(config)
 
 test: $(VENV)/.dev ## run the tests, all or TESTS='-k ring'
-	@pytest $(TESTS)
+	@$(pytest) $(TESTS)
+
+test-fleet: $(VENV)/.cross ## run those that deploy, upgrade, provision and pack for minutes
+	@$(pytest) -m fleet $(TESTS)
 
 gpu: $(VENV)/.dev ## run the tests that need a CUDA device, and say why where there is none
 	@pytest -m gpu -rs tests/gpu $(TESTS)

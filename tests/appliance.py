@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,18 +19,12 @@ import httpx
 from blink.config import ApplianceConfig, load_config
 from blink.operate.status import observer, status
 from blink.ring.observe import Observation
+from tests.ports import free_port
 
 START_S = 30.0
 ENGINE = {"lanes": 4, "queue": 8, "page_tokens": 8, "pages": 256, "max_context": 1024, "batch_tokens": 64, "threads": 1}
 RING = {"slots": 64, "input_mib": 1, "output_mib": 1}
 T = TypeVar("T")
-
-
-def free_port() -> int:
-    """A port of the loopback interface that nobody has now."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 def wait_for(what: str, condition: Callable[[], T], timeout_s: float = START_S, *, every_s: float = 0.01) -> T:

@@ -27,12 +27,12 @@ def backend(commands: Commands) -> None:
 
 
 def _backend(args: argparse.Namespace) -> int:
-    from blink.backend.server import check, prepare
+    from blink.backend.server import check, inspect_graphs
     from blink.backend.server import main as serve
     from blink.config import load_config
 
     if args.prepare:
-        return prepare(load_config(args.config), check=args.check)
+        return inspect_graphs(load_config(args.config), check=args.check)
     return (check if args.check else serve)(load_config(args.config))
 
 

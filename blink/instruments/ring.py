@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
-import tempfile
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -16,11 +15,11 @@ import numpy as np
 from blink.errors import BlinkError
 from blink.instruments import machine, ring_primitives, ring_worker
 from blink.instruments.ring_client import PROMPT_TOKENS, ClientRun
-from blink.instruments.ring_setup import announced, configure, missing, ringd
+from blink.instruments.ring_setup import configure, folder, missing, ringd
 from blink.instruments.ring_sse import Reading
 from blink.instruments.ring_synthetic import SyntheticRing
 from blink.output import write_json
-from blink.ring.choose import open_transport
+from blink.ring.choose import announced, open_transport
 from blink.ring.client import RingClient
 from blink.ring.lease import PartitionLease
 
@@ -101,9 +100,9 @@ def _ring_alone(transport: str, device: str | None, streams: int, seconds: float
     worker_core, other_core = ring_worker.cores()
     found: dict[str, Any] = {}
     for part in ("primitives", "client"):
-        with tempfile.TemporaryDirectory(prefix="blink-bench-", dir="/dev/shm") as folder:
+        with folder() as root:
             context = PROMPT_TOKENS + max(PER_POLL) * POLLS
-            config = configure(Path(folder), transport, streams=streams, max_context=context, device=device)
+            config = configure(Path(root), transport, streams=streams, max_context=context, device=device)
             with ringd(config, other_core), closing(SyntheticRing(config, FINGERPRINT)) as world:
                 world.ring.publish()
                 with announced(config, world.ring), ring_worker.pinned(worker_core):

@@ -6,9 +6,10 @@ import multiprocessing
 import os
 import secrets
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from ipaddress import IPv4Address
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -16,13 +17,17 @@ from typing import Any
 
 from blink.config import ApplianceConfig, RdmaConfig
 from blink.errors import BlinkError
-from blink.ring.shm import RingObjects
 
 MODEL = "synthetic"
 SLOTS, PARTITIONS = 8192, 2  # 4096 slots and so 96 KiB of status for one worker; the other half is the operator's
 PAGE_TOKENS = 1024  # a page of the counting engine costs nothing
 SPARE_LANES = 4  # the scheduler keeps some pages free
 START_S = 60.0  # imports take long on a busy machine
+
+
+def folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder in a tmpfs for one measurement, named after the process that removes it."""
+    return tempfile.TemporaryDirectory(prefix=f"blink-bench-{os.getpid()}-", dir="/dev/shm")
 
 
 def configure(root: Path, transport: str, *, streams: int, max_context: int, device: str | None) -> ApplianceConfig:
@@ -70,15 +75,6 @@ def missing(transport: str, device: str | None) -> str | None:
     except BlinkError as e:
         return e.cause
     return None
-
-
-def announced(config: ApplianceConfig, ring: RingObjects) -> AbstractContextManager[object]:
-    """Within the block blink-ringd has ``ring``, where the transport needs that."""
-    if config.ring.transport == "shm":
-        return nullcontext()
-    from blink.ring.announce import Announcer  # noqa: PLC0415
-
-    return Announcer(config.instance.run_dir, ring)
 
 
 @contextmanager

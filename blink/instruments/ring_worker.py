@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,7 +14,7 @@ from pathlib import Path
 from blink.config import ApplianceConfig
 from blink.errors import BlinkError
 from blink.instruments import ring_sse
-from blink.instruments.ring_setup import MODEL, START_S, configure, ringd, running
+from blink.instruments.ring_setup import MODEL, START_S, configure, folder, ringd, running
 from blink.instruments.ring_synthetic import Board, serve, write_model
 
 PROMPT_TOKENS = 64
@@ -56,7 +55,7 @@ def measure(transport: str, device: str | None, *, streams: int, max_tokens: int
     worker_core, other_core = cores()
     with ExitStack() as stack:
         stack.enter_context(pinned(other_core))
-        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="blink-bench-", dir="/dev/shm")))
+        root = Path(stack.enter_context(folder()))
         context = PROMPT_TOKENS + max_tokens
         config = configure(root, transport, streams=streams, max_context=context, device=device)
         fingerprint = write_model(config.model.path)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.ansible.playbook import Run, playbook, processes
-from tests.appliance import ENGINE, RING, free_port
+from tests.appliance import ENGINE, RING
+from tests.ports import free_port
 from tests.tiny_model import write_checkpoint
 
 

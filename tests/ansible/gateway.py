@@ -14,7 +14,8 @@ from typing import Any
 import httpx
 
 from tests.ansible.local_fleet import LocalFleet
-from tests.appliance import free_port, wait_for
+from tests.appliance import wait_for
+from tests.ports import free_port
 
 HAPROXY = shutil.which("haproxy") or "/usr/sbin/haproxy"
 

@@ -14,7 +14,8 @@ import yaml
 
 from tests.ansible.bundles import PYTHON
 from tests.ansible.playbook import ROOT, Run, ansible, processes
-from tests.appliance import ENGINE, RING, free_port
+from tests.appliance import ENGINE, RING
+from tests.ports import free_port
 from tests.tiny_model import write_checkpoint
 
 TIMEOUT_S = 600  # a hung run, not a slow one

@@ -25,7 +25,7 @@ from tests.appliance import wait_for
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.slow,
+    pytest.mark.fleet,
     pytest.mark.timeout(1800),
     pytest.mark.skipif(not Path(HAPROXY).exists(), reason="needs haproxy, of the Debian package"),
     pytest.mark.skipif(not any(Path("/usr/share/python-wheels").glob("pip-*.whl")), reason="needs python3-venv"),

@@ -15,9 +15,10 @@ import pytest
 from blink.config import load_config
 from tests.ansible.conftest import Deployed
 from tests.ansible.playbook import processes
-from tests.appliance import free_port, wait_for
+from tests.appliance import wait_for
+from tests.ports import free_port
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.e2e
 
 
 def health(port: int) -> int:

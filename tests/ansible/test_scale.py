@@ -13,7 +13,7 @@ from tests.inventory.fleet import fleet, name, write
 
 COUNT, CANARIES = 500, 3
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.fleet, pytest.mark.timeout(1800)]
 
 
 def test_five_hundred_appliances_are_planned_in_whole_pairs_canaries_first(

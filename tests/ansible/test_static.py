@@ -14,7 +14,6 @@ def test_every_playbook_parses_with_inventory(inventory: str) -> None:
     assert run.output.count("playbook: ") == len(PLAYBOOKS)
 
 
-@pytest.mark.slow
 def test_playbooks_pass_the_production_profile() -> None:
     run = ansible("ansible-lint", "--profile", "production", "--offline", "--nocolor")
     assert run.rc == 0, run.output

@@ -109,14 +109,17 @@ def test_bad_numbers_are_refused(arguments: tuple[str, ...], field: str) -> None
     assert len(result.stderr.splitlines()) == 1
 
 
+def start(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "blink", "bench", "ring", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
 @pytest.mark.e2e
 def test_a_run_measures_and_checks_every_token(tmp_path: Path) -> None:
     path, streams, seconds, rate = tmp_path / "ring.json", 4, 1.0, 400.0
-    result = run_blink(
-        "bench", "ring", "--streams", str(streams), "--seconds", str(seconds), "--rate", str(rate),
-        "--json", str(path),
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
+    process = start("--streams", str(streams), "--seconds", str(seconds), "--rate", str(rate), "--json", str(path))
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
     document = json.loads(path.read_text())
     shm = document["transports"]["shm"]
     assert len(shm["primitives"]) == 4
@@ -135,20 +138,20 @@ def test_a_run_measures_and_checks_every_token(tmp_path: Path) -> None:
         assert len(document["transports"]["verbs"]["worker"]) == 2
     else:
         assert document["transports"]["verbs"] == {"not_measured": why}
-        assert f"not measured: {why}" in result.stdout
-    assert document["hardware"]["cpu"] in result.stdout
-    assert "load average" in result.stdout
-    assert not leftovers()
+        assert f"not measured: {why}" in out
+    assert document["hardware"]["cpu"] in out
+    assert "load average" in out
+    assert not leftovers(process.pid)
 
 
 @pytest.mark.e2e
 def test_a_stopped_run_leaves_nothing_behind() -> None:
-    command = [sys.executable, "-m", "blink", "bench", "ring", "--transport", "shm", "--streams", "2", "--rate", "100"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    wait_for("the benchmark's own frontend", lambda: [p for p in leftovers() if (p / "log").exists()])
+    process = start("--transport", "shm", "--streams", "2", "--rate", "100")
+    wait_for("the benchmark's own frontend", lambda: [p for p in leftovers(process.pid) if (p / "log").exists()])
     process.terminate()
-    assert process.wait(30) == 128 + signal.SIGTERM
-    assert not leftovers()
+    process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not leftovers(process.pid)
     wait_for("its processes to end", lambda: not group_lives(process.pid), 10)
 
 
@@ -160,8 +163,8 @@ def group_lives(group: int) -> bool:
     return True
 
 
-def leftovers() -> list[Path]:
-    return list(Path("/dev/shm").glob("blink-bench-*"))
+def leftovers(pid: int) -> list[Path]:
+    return list(Path("/dev/shm").glob(f"blink-bench-{pid}-*"))
 
 
 def test_a_link_that_answers_later_is_measured_as_well(tmp_path: Path) -> None:

@@ -90,14 +90,20 @@ def test_firmware_alone_is_refused_by_name(
     assert "kind firmware" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 64, b"\x28\xb5\x2f\xfd zstd", gzip.compress(b"070701" + b"z" * 200)])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0" * 64, b"\x28\xb5\x2f\xfd zstd", gzip.compress(b"070701" + b"z" * 200)],
+    ids=["empty", "zeros", "zstd", "gzip"],
+)
 def test_an_initramfs_that_cannot_be_read_is_not_called_a_bundle(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "odd.bfb"
     path.write_bytes(stream(Part(KERNEL, b"k"), Part(INITRAMFS, content)))
     assert read_bfb(path).kind in ("unknown", "firmware")
 
 
-@pytest.mark.parametrize("first", [cpio({"early": b"microcode"}), gzip.compress(cpio({"early": b"microcode"}))])
+@pytest.mark.parametrize(
+    "first", [cpio({"early": b"microcode"}), gzip.compress(cpio({"early": b"microcode"}))], ids=["plain", "gzip"]
+)
 def test_the_system_is_found_in_a_later_archive(tmp_path: Path, first: bytes) -> None:
     path = tmp_path / "two.bfb"
     path.write_bytes(stream(Part(KERNEL, b"k"), Part(INITRAMFS, first + bytes(5 * 4) + initramfs())))

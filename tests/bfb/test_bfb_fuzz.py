@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from blink.bfb.read import Bfb, read_bfb
 from blink.errors import BlinkError
 from tests.bfb.writer import INITRAMFS, KERNEL, Part, bundle, bundle_parts, stream
+from tests.depth import examples
 
 WHOLE = bundle()
-MANY = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+MANY = examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def read(folder: Path, data: bytes) -> Bfb | None:

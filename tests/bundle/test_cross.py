@@ -17,7 +17,7 @@ from tests.ansible.playbook import ROOT
 
 pytest.importorskip("ziglang", reason="needs requirements/cross.txt")
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.fleet,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="this machine is not x86_64"),
 ]
 # qemu-user-static and libc6-arm64-cross of Debian.

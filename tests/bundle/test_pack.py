@@ -23,7 +23,7 @@ from tests.ansible.playbook import ROOT
 from tests.bundle.test_set import key, signers
 
 pytest.importorskip("ziglang", reason="needs requirements/cross.txt")
-pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.fleet, pytest.mark.e2e, pytest.mark.timeout(900)]
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 MACHINE = platform.machine()
 ISOLATED = {"PATH": "/usr/bin:/bin", "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, "HOME": "/nonexistent"}

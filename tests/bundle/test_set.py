@@ -10,7 +10,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from blink.bundle.manifest import NAME, Entry, Manifest, is_safe_path
@@ -18,6 +18,7 @@ from blink.bundle.verify import check_content, check_signature, unpack
 from blink.cli import main
 from blink.errors import BlinkError
 from scripts.pack_set import sign, write_set
+from tests.depth import examples
 
 FILES = {"checkout.tar": b"sources", "control/ansible.whl": b"w" * 70_000, "halves/backend.txt-3.12-x86_64.tar.id": b""}
 ABOUT = {"version": "v1", "release": "0123456789abcdef", "halves": [{"file": "halves/x.tar"}]}
@@ -144,7 +145,7 @@ def test_a_folder_that_exists_is_left_alone(bundle: Path, tmp_path: Path) -> Non
         unpack(bundle, tmp_path / "file/out")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), cut=st.booleans())
 def test_damage_is_found_or_is_of_no_file(bundle: Path, at: float, bit: int, cut: bool) -> None:
     """A tar has bytes that nobody reads: padding, owner, date. Whatever passes has every file as it was."""

@@ -108,7 +108,6 @@ def test_pause_and_resume(alone, after):
     assert same(h.logits[3], logits)
 
 
-@pytest.mark.slow
 def test_smollm2(smollm2, smollm2_engine):
     """The same on the real model: alone, in chunks, among others that decode and prefill, and after a pause."""
     h = smollm2_engine

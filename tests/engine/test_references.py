@@ -38,7 +38,6 @@ def test_logits(name):
     np.testing.assert_allclose(seen[0][0, : len(case["logits"])], case["logits"], rtol=2e-4, atol=2e-4)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", RECORD["smollm2"], ids=lambda c: c["text"].split()[0])
 def test_smollm2(smollm2_engine, case):
     smollm2_engine.reset(0)

@@ -7,12 +7,13 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from blink.frontend.protocol import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from blink.frontend.refused import REFUSED
 from tests.appliance import Appliance
+from tests.depth import examples
 
 pytestmark = pytest.mark.e2e
 FIELDS = sorted({*ChatBody.model_fields, *CompletionBody.model_fields, *REFUSED} - {"max_tokens", "n"})
@@ -65,7 +66,7 @@ def check(response: httpx.Response) -> None:
         assert "pydantic" not in response.text
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(120, suppress_health_check=list(HealthCheck))
 @given(body=BODIES)
 def test_generation(live: Appliance, body: dict[str, Any]) -> None:
     with live.client() as client:
@@ -77,7 +78,7 @@ def test_generation(live: Appliance, body: dict[str, Any]) -> None:
         assert client.get("/health").status_code == 200
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(60, suppress_health_check=list(HealthCheck))
 @given(
     body=st.dictionaries(st.sampled_from(sorted({*TokenizeBody.model_fields, *DetokenizeBody.model_fields})), JSON)
     | st.builds(lambda p: {"prompt": p}, st.text())
@@ -89,7 +90,7 @@ def test_tokenizing(live: Appliance, body: dict[str, Any]) -> None:
             check(client.post(path, content=json.dumps(body)))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(40, suppress_health_check=list(HealthCheck))
 @given(data=st.binary(max_size=200))
 def test_bytes(live: Appliance, data: bytes) -> None:
     with live.client() as client:

@@ -6,12 +6,13 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blink.errors import BlinkError
 from images.bluefield.__main__ import main
 from images.bluefield.settings import parse
+from tests.depth import examples
 from tests.images.card import document, text
 
 
@@ -81,7 +82,7 @@ def test_a_refusal_and_a_repr_never_show_a_secret(host_key: str, name: str) -> N
 
 
 @given(st.text(max_size=80), st.sampled_from(["hostname", "appliance", "password_hash", "device", "card_serial"]))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_no_value_can_leave_its_place(host_key: str, value: str, name: str) -> None:
     """Whatever is accepted holds nothing that a shell gives a meaning to outside quotes, but the hash's dollars."""
     try:

@@ -283,7 +283,6 @@ def test_an_inventory_that_is_not_there_or_not_yaml_is_named(tmp_path: Path) -> 
         run([folder])
 
 
-@pytest.mark.slow
 def test_five_hundred_appliances_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write(fleet(500, canaries=3), tmp_path / "inventory")
     start = time.perf_counter()

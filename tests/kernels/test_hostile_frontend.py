@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from blink.backend.scheduler import SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
 from blink.engine.seam.batch import Control
 from blink.ring.layout import Geometry
+from tests.depth import examples
 from tests.kernels.nonsense import EDGES, FIELDS, misbehave
 from tests.kernels.world import World
 
@@ -36,7 +37,7 @@ STEP = st.fixed_dictionaries({"do": st.just("step"), "times": st.integers(1, 5)}
 SUBMIT = st.fixed_dictionaries({"do": st.just("submit"), "length": st.integers(1, 12), "max_tokens": st.integers(1, 8)})
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(120, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(NONSENSE | STEP | SUBMIT, min_size=5, max_size=40), st.booleans(), st.sampled_from([1, 1, 2]))
 def test_nonsense_stays_in_its_partition(schedule: list[dict[str, Any]], resident: bool, threads: int) -> None:
     config = SchedulerConfig(

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from blink.backend.scheduler import SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
 from blink.engine.seam.batch import Control, Kind
 from blink.ring.layout import Geometry
+from tests.depth import examples
 from tests.kernels.world import PAUSED_MOST, World
 
 VOCAB = 64
@@ -106,7 +107,7 @@ def play(world: World, action: dict[str, Any], rng: np.random.Generator) -> None
             world.engine.error_next = 1
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(150, suppress_health_check=[HealthCheck.too_slow])
 @given(appliances(), st.lists(SUBMIT | OTHER, min_size=1, max_size=40), st.booleans())
 def test_every_request_gets_the_answer_of_an_unbatched_run(setting: Setting, schedule: list[dict], drain: bool) -> None:
     world = World(setting.config, setting.geometry, threads=setting.threads, resident=setting.resident)
@@ -121,7 +122,7 @@ def test_every_request_gets_the_answer_of_an_unbatched_run(setting: Setting, sch
         world.stop()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(60, suppress_health_check=[HealthCheck.too_slow])
 @given(appliances(), st.lists(SUBMIT | OTHER, min_size=1, max_size=20), st.integers(1, 30))
 def test_a_stop_ends_everything_at_any_moment(setting: Setting, schedule: list[dict], steps: int) -> None:
     world = World(setting.config, setting.geometry, threads=setting.threads, resident=setting.resident)

@@ -16,7 +16,7 @@ from images.lab.errors import LabError
 from images.lab.machine import Machine
 from images.lab.places import SSH_CONFIG
 from tests import appliance
-from tests.appliance import free_port
+from tests.ports import free_port
 
 CONFIG = "/var/lib/blink/blink.toml"
 KEY = "/var/lib/blink/ring-key"

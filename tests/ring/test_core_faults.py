@@ -5,15 +5,18 @@ from __future__ import annotations
 import random
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from blink.backend.scheduler import Decision, Scheduler, SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
+from blink.backend.scheduler.host import Decision
 from blink.engine.seam.batch import Kind
 from blink.engine.seam.buffers import BatchBuffers
 from blink.ring import words
 from blink.ring.layout import COMMAND, Geometry, State
 from blink.ring.transport import Region
+from tests.depth import examples
+from tests.kernels.cpu_core import CpuCore
 from tests.ring.adversarial import RingMemory
 from tests.ring.test_faults import ACTIONS, FAULTS, play, preset, scripts
 from tests.ring.toy import run_model
@@ -33,7 +36,7 @@ class Core:
         )  # fmt: skip
         self._buffers = BatchBuffers(config.dims)
         memory = world.memory
-        self.scheduler = Scheduler(config, memory.geometry, memory.g, memory.f, self._buffers)
+        self.scheduler = CpuCore(config, memory.geometry, memory.g, memory.f, self._buffers)
         for slot, gen in enumerate(gens or ()):
             self.scheduler.set_generation(slot, gen)
         self._decision: Decision | None = None
@@ -95,7 +98,7 @@ def make_core_world(
     return world, core
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(0, 2**32), scripts(ACTIONS * 2 + FAULTS, 120))
 def test_requests_survive_cuts_and_crashes(seed: int, actions: list[str]) -> None:
     world, core = make_core_world(seed)
@@ -103,7 +106,7 @@ def test_requests_survive_cuts_and_crashes(seed: int, actions: list[str]) -> Non
     core.check_balance()
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.integers(0, 2**32), scripts(ACTIONS * 2 + FAULTS, 80), st.sampled_from((0xFFFE, 0xFFFFFFFE, 0x7FFFFFFF)))
 def test_generation_and_sequence_wrap_around(seed: int, actions: list[str], gen: int) -> None:
     db = random.Random(seed).choice((gen, 0xFFFFFFFD))

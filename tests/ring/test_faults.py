@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blink.ring import words
 from blink.ring.layout import COMMAND, F_HEAD, STATUS, Geometry, Reason, State
 from blink.ring.transport import Region
+from tests.depth import examples
 from tests.ring.adversarial import RingMemory
 from tests.ring.oracle import OracleScheduler
 from tests.ring.world import SMALL, World
@@ -108,19 +109,19 @@ def scripts(kinds: list[str], size: int) -> st.SearchStrategy[list[str]]:
     return st.lists(st.sampled_from(kinds), min_size=size // 4, max_size=size)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(0, 2**32), scripts(ACTIONS, 80))
 def test_requests_survive_reordering(seed: int, actions: list[str]) -> None:
     play(make_world(seed), actions)
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(st.integers(0, 2**32), scripts(ACTIONS * 2 + FAULTS, 120))
 def test_requests_survive_cuts_and_crashes(seed: int, actions: list[str]) -> None:
     play(make_world(seed), actions)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(0, 2**32), scripts(ACTIONS * 2 + FAULTS, 80), st.sampled_from((0xFFFE, 0xFFFFFFFE, 0x7FFFFFFF)))
 def test_generation_and_sequence_wrap_around(seed: int, actions: list[str], gen: int) -> None:
     """14: commits and doorbell start a few steps before each wrap-around."""

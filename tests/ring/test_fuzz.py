@@ -7,13 +7,14 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blink.ring import words
 from blink.ring.client import RingClient, RingFull, RingUnavailable, SamplingParams, SubmitRequest
 from blink.ring.layout import G_HEAD, HEADER, PAGE, STATUS, Geometry, Reason, State
 from blink.ring.transport import Channel, LinkState, Region
+from tests.depth import examples
 from tests.ring.adversarial import AdversarialTransport, RingMemory
 from tests.ring.world import SMALL
 
@@ -55,7 +56,7 @@ def near(rng: random.Random, gen: int, limit: int) -> int:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.integers(0, 2**32), st.sampled_from((3, 997, (1 << 32) - 1)))
 def test_random_statuses_and_tokens(seed: int, below: int) -> None:
     memory, net, client = attached(seed)
@@ -99,7 +100,7 @@ def test_random_statuses_and_tokens(seed: int, below: int) -> None:
     assert client.health().outstanding <= SMALL.slots
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.integers(0, 2**32), st.sampled_from(("noise", "fields", "heads", "commands")))
 def test_random_header_heads_and_commands(seed: int, kind: str) -> None:
     """Attaching to nonsense: refused or taken over, and never a crash, a hang or a large allocation."""

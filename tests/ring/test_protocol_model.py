@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.depth import beyond_dev
 from tests.ring.protocol_model import Result, Rules, Size, explore, mutant
 
 ONE_SLOT = Size(slots=1, gens=2)
@@ -33,7 +34,7 @@ def test_the_protocol_holds(size: Size) -> None:
     check(explore(size), "")
 
 
-@pytest.mark.slow
+@beyond_dev
 @pytest.mark.parametrize(
     "size",
     [

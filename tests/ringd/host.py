@@ -24,7 +24,8 @@ from blink.ring.verbs.connection import Request
 from blink.ring.verbs.fabric import Fabric
 from blink.ring.verbs.transport import VerbsTransport
 from blink.ringd.server import Daemon
-from tests.appliance import free_port, wait_for
+from tests.appliance import wait_for
+from tests.ports import free_port
 from tests.ringd.simulated import Network, SimFabric
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -21,7 +21,7 @@ from tests.bfb.writer import bundle_parts, initramfs, stream
 from tests.vendor.conftest import RELEASE, Appliance, sha256, write_bfb
 from tests.vendor.identity import BDF, FIRMWARE, SERIAL
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.fleet, pytest.mark.timeout(900)]
 
 FILES = ROOT / "roles/bluefield_image/files"
 UNIT = f"blink-flash-{SERIAL}"

@@ -22,15 +22,16 @@ import yaml
 from tests.ansible.gateway import HAPROXY, Clients
 from tests.ansible.playbook import ROOT, Run, ansible
 from tests.appliance import Appliance as Served
-from tests.appliance import appliance, free_port
+from tests.appliance import appliance
 from tests.authority import Authority
+from tests.ports import free_port
 from tests.vendor.conftest import racked
 from tests.vendor.machine import SSH, Machine
 from tests.vendor.repository import COMPONENT, SUITE, Repository
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.slow,
+    pytest.mark.fleet,
     pytest.mark.timeout(900),
     pytest.mark.skipif(not Path(HAPROXY).exists(), reason="needs haproxy, of the Debian package"),
 ]

@@ -18,7 +18,7 @@ from tests.vendor.fleet import HARDWARE, Fleet, audit, locks, set_clock
 from tests.vendor.identity import FIRMWARE, SERIAL
 from tests.vendor.repository import TOOLS, Repository
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.e2e, pytest.mark.fleet, pytest.mark.timeout(1800)]
 
 MODE = "INTERNAL_CPU_OFFLOAD_ENGINE"
 BLINK = '#!/bin/sh\n[ "$1" = drain ] || exec sleep infinity\n'  # in the place of a release

@@ -12,7 +12,7 @@ from tests.ansible.playbook import ROOT
 from tests.appliance import wait_for
 from tests.vendor.conftest import DRIVERS, Appliance
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.fleet, pytest.mark.timeout(900)]
 
 DRIVER = ROOT / "roles/gpu_driver/files/driver.py"
 MLXCONFIG = ROOT / "roles/doca_host/files/mlxconfig.py"

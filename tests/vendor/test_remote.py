@@ -19,7 +19,7 @@ from tests.vendor.identity import FIRMWARE, OLD_FIRMWARE, SERIAL
 from tests.vendor.machine import Machine
 from tests.vendor.repository import Repository
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.e2e, pytest.mark.fleet, pytest.mark.timeout(1800)]
 
 MODE = "INTERNAL_CPU_OFFLOAD_ENGINE"
 NEEDS = "mkdir -p /run/blink/reboot-needed && echo {} >/run/blink/reboot-needed/test"

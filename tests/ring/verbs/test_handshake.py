@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blink.errors import BlinkError
 from blink.ring import handshake as hs
 from blink.ring.keys import Key, KeyRing, read_key
+from tests.depth import examples
 from tests.ringd.host import write_key
 
 GID = bytes(10) + b"\xff\xff" + bytes((10, 0, 0, 2))
@@ -100,7 +101,7 @@ def test_a_server_without_the_key_cannot_answer() -> None:
         c.accept(body(data, hs.Frame.ANSWER))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(frame=st.integers(0, 3), bit=st.integers(0, 8 * hs.MAX_BODY))
 def test_a_flipped_bit_anywhere_ends_it(frame: int, bit: int) -> None:
     def flip(index: int, data: bytes) -> bytes:
@@ -115,7 +116,7 @@ def test_a_flipped_bit_anywhere_ends_it(frame: int, bit: int) -> None:
         exchange(tamper=flip)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(frame=st.integers(0, 3), keep=st.integers(0, hs.MAX_BODY), more=st.binary(max_size=8))
 def test_a_frame_of_another_length_ends_it(frame: int, keep: int, more: bytes) -> None:
     def cut(index: int, data: bytes) -> bytes:
@@ -128,7 +129,7 @@ def test_a_frame_of_another_length_ends_it(frame: int, keep: int, more: bytes) -
         exchange(tamper=cut)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(frame=st.integers(0, 3), data=st.binary(max_size=300))
 def test_any_bytes_end_it(frame: int, data: bytes) -> None:
     with pytest.raises(hs.HandshakeError):

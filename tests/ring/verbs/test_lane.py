@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections import deque
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blink.ring.transport import Completion
 from blink.ring.verbs.fabric import Rights
 from blink.ring.verbs.queue import PIECE, SIGNAL_EVERY, Lane, LinkDown, split
 from blink.ring.verbs.staging import ALIGN, Staging
+from tests.depth import examples
 from tests.ringd.simulated import Network, SimDomain, SimFabric, SimQueuePair
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(steps=st.lists(st.one_of(st.integers(0, 3000), st.none()), max_size=200))
 def test_pieces_never_overlap(steps: list[int | None]) -> None:
     """None gives the oldest piece back, a number takes that many bytes."""
@@ -43,7 +44,7 @@ def test_more_than_staging_never_fits() -> None:
 
 
 @given(address=st.integers(0, 1 << 40), length=st.integers(0, 3 * PIECE))
-@settings(max_examples=50)
+@examples(50)
 def test_splitting_keeps_bytes_and_words_together(address: int, length: int) -> None:
     data = bytes(length)
     parts = split(address, data)
