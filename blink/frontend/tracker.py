@@ -24,7 +24,7 @@ class RequestTracker:
         self._client, self._metrics = client, metrics
         self._tracks: dict[Handle, Track] = {}
         self.urgent = 0
-        self.wake = asyncio.Event()  # set where the token reader has something to do at once
+        self.wake = asyncio.Event()  # set where the poller has something to do at once
 
     def __len__(self) -> int:
         return len(self._tracks)

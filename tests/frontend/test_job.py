@@ -1,4 +1,4 @@
-"""News of a request between the token reader, which never waits, and the task that answers."""
+"""News of a request between the poller, which never waits, and the task that answers."""
 
 from __future__ import annotations
 
