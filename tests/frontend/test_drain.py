@@ -18,7 +18,9 @@ AT_ONCE = ("--settle", "0")
 
 @pytest.fixture
 def made(chat_model: Path, tmp_path: Path) -> Iterator[Appliance]:
-    with appliance(tmp_path / "a", chat_model, engine=ENGINE, frontend={"drain_timeout_s": 0.5}) as a:
+    # Where the machine is slow, a backend is stopped for as long as a command takes to start, and its requests wait.
+    frontend = {"drain_timeout_s": 0.5, "link_timeout_s": 60.0}
+    with appliance(tmp_path / "a", chat_model, engine=ENGINE, frontend=frontend) as a:
         a.backend()
         a.frontend()
         yield a
