@@ -7,17 +7,34 @@ found where it was made.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable, Mapping
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from blink.errors import BlinkError
+from blink.registry import DRIVERS, ENGINES
 from blink.ring.layout import EXTENT_ALIGN, Geometry
 
 MIB = 1 << 20
 Buckets = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(max_length=512)]
+
+
+def one_of(table: Mapping[str, object]) -> Callable[[object], str]:
+    """A validator that accepts the names in ``table``, as they are when it is called."""
+
+    def check(value: object) -> str:
+        if not isinstance(value, str) or value not in table:
+            *first, last = map(repr, table)
+            raise PydanticCustomError(
+                "literal_error", "Input should be {names}", {"names": f"{', '.join(first)} or {last}"}
+            )
+        return value
+
+    return check
 
 
 class _Section(BaseModel):
@@ -95,7 +112,7 @@ class ModelConfig(_Section):
 class EngineConfig(_Section):
     """``[engine]``: what runs the model, and the shapes it runs."""
 
-    kind: Literal["reference", "native", "synthetic", "tensorrt"] = Field(
+    kind: Annotated[str, BeforeValidator(one_of(ENGINES))] = Field(
         default="reference", description="synthetic answers with hashes, on a GPU: to measure all but the model"
     )
     lanes: Annotated[int, Field(ge=1, le=1024)] = 8
@@ -110,7 +127,7 @@ class EngineConfig(_Section):
     device: Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"^GPU-[0-9a-f-]+$")] = Field(
         default=0, description="GPU, by index or by UUID as `nvidia-smi -L` prints it"
     )
-    driver: Literal["conditional", "persistent", "host"] = Field(
+    driver: Annotated[str, BeforeValidator(one_of(DRIVERS))] = Field(
         default="conditional", description="what keeps a GPU going; host: a CPU thread, for comparison (docs/gpu.md)"
     )
     dtype: Literal["auto", "float16", "bfloat16"] = Field(
@@ -151,7 +168,7 @@ class EngineConfig(_Section):
     @property
     def on_gpu(self) -> bool:
         """Whether the engine runs on a GPU."""
-        return self.kind in ("native", "synthetic", "tensorrt")
+        return ENGINES[self.kind].on_gpu
 
 
 class FrontendConfig(_Section):

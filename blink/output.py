@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 from blink.errors import BlinkError
+
+
+def with_json(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json``, the path that :func:`write_json` takes."""
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result as JSON; - is stdout")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import replace
 
-from blink.backend.host_loop import Driver
+from blink.backend.host_loop import HostLoop
 from blink.backend.memory import MemoryPlan, available_memory
-from blink.backend.readiness import budget_ms, serving
-from blink.backend.scheduler import Scheduler, SchedulerConfig
+from blink.backend.readiness import budget_ms, serve_until_stopped
+from blink.backend.scheduler.config import SchedulerConfig
+from blink.backend.scheduler.host import Scheduler
 from blink.backend.setup import Setup
 from blink.backend.shutdown import StopSignals
-from blink.config import ApplianceConfig
-from blink.engine.reference.engine import ReferenceEngine
 from blink.engine.seam.buffers import BatchBuffers
-from blink.engine.seam.engine import FLOAT32, Engine, kv_bytes_per_token, weight_bytes
+from blink.engine.seam.engine import Engine
 from blink.engine.seam.handmade_step import describe_step
 from blink.errors import BlinkError
-from blink.model.prepared import PreparedModel
-from blink.model.spec import ModelSpec
-from blink.ring.announce import Announcer
+from blink.registry import engine_loader, engine_needs
 
 WARM_UP_TOKENS = 64
 
@@ -30,59 +27,39 @@ log = logging.getLogger("blink.backend")
 
 def check(setup: Setup) -> None:
     """Print what the configuration takes."""
-    print(f"memory: {memory_plan(setup.config, setup.spec)}")
+    print(f"memory: {memory_plan(setup)}")
 
 
 def serve(setup: Setup, stop: StopSignals) -> None:
     """Serve until ``stop``. Raises BlinkError where this machine cannot."""
     config, scheduling = setup.config, setup.scheduling
-    plan = memory_plan(config, setup.spec)
+    plan = memory_plan(setup)
     log.info("memory: %s", plan)
     plan.require(available_memory())
-    name, started = config.model.served_name, time.monotonic()
+    started = time.monotonic()
     # Made before the weights are loaded, so that a full tmpfs is told at once; published when all else works.
     with closing(setup.shared_ring()) as ring:
         buffers = BatchBuffers(scheduling.dims)
-        with closing(load_engine(config, setup.spec, setup.model, buffers)) as engine:
-            log.info("loaded %s in %.1f s", name, time.monotonic() - started)
+        with closing(load_engine(setup, buffers)) as engine:
+            log.info("loaded %s in %.1f s", config.model.served_name, time.monotonic() - started)
             longest = _warm_up(engine, buffers, scheduling)
             scheduling = replace(scheduling, step_budget_ms=budget_ms(longest))
             scheduler = Scheduler(scheduling, ring.geometry, ring.g, ring.f, buffers)
-            driver = Driver(scheduler, engine, drain_timeout_s=config.engine.drain_timeout_s)
-            stop.reach(driver)
-            ring.publish()
-            serving(name, ring.epoch, longest)
-            with Announcer(config.instance.run_dir, ring) if config.ring.transport == "verbs" else nullcontext():
-                driver.run()
+            loop = HostLoop(scheduler, engine, drain_timeout_s=config.engine.drain_timeout_s)
+            serve_until_stopped(config, ring, loop, stop, longest)
 
 
-def load_engine(config: ApplianceConfig, spec: ModelSpec, model: PreparedModel, buffers: BatchBuffers) -> Engine:
-    """The engine that ``config`` names over ``buffers``, with the weights of ``model``."""
-    return ReferenceEngine(
-        spec,
-        model.tensors(),
-        buffers,
-        pages=config.engine.pages,
-        page_tokens=config.engine.page_tokens,
-        threads=config.engine.threads,
-        max_context=config.engine.max_context,
-    )
+def load_engine(setup: Setup, buffers: BatchBuffers) -> Engine:
+    """The engine that the configuration names over ``buffers``, its weights loaded. Raises BlinkError."""
+    made: Engine = engine_loader(setup.config.engine.kind)(setup.model, setup.spec, setup.settings, buffers)
+    return made
 
 
-def memory_plan(config: ApplianceConfig, spec: ModelSpec) -> MemoryPlan:
-    """What this configuration takes in memory: float32 weights and KV pool, the ring, and one step's activations."""
-    e, geometry = config.engine, config.ring.geometry()
-    activations = (
-        e.batch_tokens * (6 * spec.hidden + 4 * spec.intermediate + 2 * spec.q_width) + 4 * e.lanes * spec.vocab
-    )
-    return MemoryPlan(
-        {
-            "weights": weight_bytes(spec),
-            "engine.pages": kv_bytes_per_token(spec) * e.pages * e.page_tokens,
-            "ring": geometry.g_bytes + geometry.f_bytes,
-            "steps": FLOAT32 * activations,
-        }
-    )
+def memory_plan(setup: Setup) -> MemoryPlan:
+    """What the configuration takes in memory: the engine, and the ring."""
+    geometry = setup.config.ring.geometry()
+    parts: dict[str, int] = engine_needs(setup.config.engine.kind)(setup.spec, setup.settings)
+    return MemoryPlan(parts | {"ring": geometry.g_bytes + geometry.f_bytes})
 
 
 def _warm_up(engine: Engine, buffers: BatchBuffers, scheduling: SchedulerConfig) -> float:

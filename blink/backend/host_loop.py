@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from blink.backend.scheduler import Scheduler
+from blink.backend.scheduler.host import Scheduler
 from blink.backend.shutdown import Stops
 from blink.engine.seam.batch import Kind
 from blink.engine.seam.engine import Engine
@@ -15,7 +15,7 @@ IDLE_SLEEP_S = 0.001
 """Sleep between two polls of an idle driver; also the time between two beats."""
 
 
-class Driver:
+class HostLoop:
     """Drives ``scheduler`` and ``engine`` until a stop."""
 
     def __init__(self, scheduler: Scheduler, engine: Engine, *, drain_timeout_s: float) -> None:

@@ -29,10 +29,12 @@ class MemoryPlan:
 
     def require(self, available: int, where: str = "") -> None:
         """Raise BlinkError, with the sum, where the plan exceeds ``available`` bytes. ``where`` names the memory."""
-        if self.total > available:
+        missing, pages = self.total - available, self.parts.get("engine.pages", 0)
+        if missing > 0:
+            share = f" by {-(-100 * missing // pages)} %" if missing < pages else ""
             raise BlinkError(
                 f"this configuration needs {self}, and {_mib(available)} are available{where}",
-                "lower engine.pages, engine.lanes or the ring's arenas, choose a smaller model, or free memory",
+                f"lower engine.pages{share}, engine.lanes or the ring's arenas, choose a smaller model, or free memory",
             )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from importlib import import_module
 from types import ModuleType
 
 from blink.backend.exclusive import RingLock
@@ -11,6 +12,7 @@ from blink.backend.setup import Setup
 from blink.backend.shutdown import StopSignals
 from blink.config import ApplianceConfig
 from blink.errors import BlinkError
+from blink.registry import ENGINES, require_engine
 
 
 def main(config: ApplianceConfig) -> int:
@@ -33,8 +35,8 @@ def check(config: ApplianceConfig) -> int:
     return 0
 
 
-def prepare(config: ApplianceConfig, *, check: bool) -> int:
-    """Capture, inspect and try every graph of ``config`` and write their manifest, unless it is up to date.
+def inspect_graphs(config: ApplianceConfig, *, check: bool) -> int:
+    """Capture, inspect and try every graph of ``config`` and write down what was seen, unless that is up to date.
 
     With ``check`` only say whether it is. Returns the exit code. Raises BlinkError where a graph is unfit.
     """
@@ -46,7 +48,7 @@ def prepare(config: ApplianceConfig, *, check: bool) -> int:
     if check:
         return int(graphs.check(Setup(config)))
     with RingLock(config.instance.ring_dir):
-        return int(graphs.prepare(Setup(config)))
+        return int(graphs.inspect(Setup(config)))
 
 
 def _log() -> None:
@@ -55,20 +57,14 @@ def _log() -> None:
 
 def _half(config: ApplianceConfig) -> ModuleType:
     """The module that serves ``config``. Each needs packages that the other does not."""
-    if config.engine.kind == "tensorrt":
-        raise BlinkError("engine.kind tensorrt is not in this release", "set it to native or reference")
-    if not config.engine.on_gpu:
-        from blink.backend import cpu  # noqa: PLC0415
-
-        return cpu
+    kind = config.engine.kind
+    require_engine(kind)
     try:
-        from blink.backend.gpu import serve  # noqa: PLC0415
-
-        return serve
+        return import_module("blink.backend.gpu.serve" if ENGINES[kind].on_gpu else "blink.backend.cpu")
     except ModuleNotFoundError as e:
         if not (e.name or "").startswith(("cuda", "nvidia")):
             raise
         raise BlinkError(
-            f"engine.kind {config.engine.kind} needs the Python package {e.name}",
+            f"engine.kind {kind} needs the Python package {e.name}",
             "install requirements/gpu.txt, or Blink with its extra gpu: pip install 'blink-serve[gpu]'",
         ) from None

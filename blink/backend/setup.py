@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import fields
 
 from blink.backend.memory import require_room
-from blink.backend.scheduler import SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
 from blink.config import ApplianceConfig
+from blink.engine.seam.engine import DType, EngineSettings
 from blink.errors import BlinkError
 from blink.model.prepared import PreparedModel
 from blink.model.spec import ModelSpec
@@ -31,6 +33,20 @@ class Setup:
                 f"set it to {self.spec.max_context} or less",
             )
         self.scheduling = self._scheduling()
+
+    @property
+    def settings(self) -> EngineSettings:
+        """What the configuration says of the engine."""
+        engine = self.config.engine
+        same = {f.name: getattr(engine, f.name) for f in fields(EngineSettings) if f.name != "dtype"}
+        return EngineSettings(**same, dtype=self._dtype())
+
+    def _dtype(self) -> DType:
+        """The type that ``engine.dtype`` means for this checkpoint: bfloat16 where it is that, else float16."""
+        if self.config.engine.dtype != "auto":
+            return self.config.engine.dtype
+        stored = self.model.config.get("dtype") or self.model.config.get("torch_dtype")
+        return "bfloat16" if stored == "bfloat16" else "float16"
 
     def _scheduling(self) -> SchedulerConfig:
         # Every partition has an equal share of the records, so that the operator's takes none from the workers.

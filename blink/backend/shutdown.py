@@ -53,7 +53,7 @@ class Stops:
 
 
 class Stoppable(Protocol):
-    """A driver."""
+    """What a signal ends: a driver."""
 
     def stop(self) -> None:
         """Ask for the end; a signal handler calls it."""

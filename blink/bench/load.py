@@ -24,8 +24,8 @@ from typing import Any
 import httpx
 import numpy as np
 
-from blink.bench import machine
 from blink.errors import BlinkError
+from blink.instruments import machine
 from blink.output import write_json
 
 PERCENTILES = (50, 99)

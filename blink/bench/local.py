@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from blink.bench import machine
+from blink.backend.setup import Setup
 from blink.bench.streams import Load, measure
 from blink.config import ApplianceConfig
 from blink.errors import BlinkError
+from blink.instruments import machine
 from blink.instruments.engine_only import decode_rate
 from blink.model.prepared import PreparedModel
 from blink.output import write_json
@@ -36,7 +37,8 @@ def run(config: ApplianceConfig, *, config_path: Path, json_path: Path | None) -
     if config.engine.max_context < PROMPT_TOKENS + MAX_TOKENS:
         raise BlinkError(f"engine.max_context: {config.engine.max_context} is too short for the benchmark",
                          f"set it to {PROMPT_TOKENS + MAX_TOKENS} or more")  # fmt: skip
-    model = PreparedModel.open(config.model.path)
+    setup = Setup(config)
+    model = setup.model
     texts = prompts(model, STREAMS)
     rows = min(STREAMS, config.engine.lanes)
     document: dict[str, Any] = {
@@ -57,9 +59,7 @@ def run(config: ApplianceConfig, *, config_path: Path, json_path: Path | None) -
     document["engine_only"] = [
         {
             "rows": n,
-            "decode_tokens_per_s": round(
-                decode_rate(config, model, rows=n, context=PROMPT_TOKENS, steps=ENGINE_STEPS), 2
-            ),
+            "decode_tokens_per_s": round(decode_rate(setup, rows=n, context=PROMPT_TOKENS, steps=ENGINE_STEPS), 2),
         }
         for n in (1, rows)
         if not config.engine.on_gpu  # the running appliance has the GPU's memory; `blink bench engine` measures it

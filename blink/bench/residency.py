@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from blink.bench import machine
-from blink.bench.gpu import gpu
 from blink.bench.interference import busy
 from blink.config import ApplianceConfig
 from blink.errors import BlinkError
+from blink.instruments import machine
+from blink.instruments.gpu import gpu
 from blink.instruments.ring_setup import running
 from blink.output import write_json
 from blink.ring.client import RingClient, SamplingParams, SubmitRequest

@@ -14,7 +14,7 @@ import numpy as np
 
 from blink.config import ApplianceConfig
 from blink.errors import BlinkError
-from blink.operate.smoke.http import client_options
+from blink.operate.http import client_options
 
 STALL_S = 120.0
 """Longest wait for one chunk; a long prompt on a slow machine takes its time."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from blink.bfb.read import BUNDLE, Bfb, read_bfb
 from blink.errors import BlinkError
-from blink.output import write_json
+from blink.output import with_json, write_json
 
 DESCRIPTION = """\
 A BFB is what bfb-install pushes to a BlueField card. Both actions read the file from end to end: every header, and the
@@ -97,7 +97,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
             epilog=EXIT_CODES,
         )
         action.add_argument("file", type=Path, metavar="FILE")
-        action.add_argument("--json", type=Path, metavar="FILE", help="also write the result as JSON; - is stdout")
+        with_json(action)
         if name == "verify":
             action.add_argument("--sha256", type=_sha256, metavar="HEX", help="what the whole file must hash to")
         action.set_defaults(run=run)

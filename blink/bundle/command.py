@@ -8,7 +8,7 @@ from typing import Any
 
 from blink.bundle.manifest import Manifest
 from blink.bundle.verify import check_content, check_signature, unpack
-from blink.output import write_json
+from blink.output import with_json, write_json
 
 DESCRIPTION = """\
 A set is the one file that `make bundle` writes: wheels for both halves, what Ansible needs, playbooks, the model and
@@ -53,7 +53,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
             metavar="FILE",
             help="also check FILE.sig against these keys (ALLOWED SIGNERS of ssh-keygen)",
         )
-        action.add_argument("--json", type=Path, metavar="FILE", help="also write the result as JSON; - is stdout")
+        with_json(action)
         action.set_defaults(run=run)
 
 

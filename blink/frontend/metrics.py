@@ -73,6 +73,17 @@ class Metrics:
         """Count an HTTP response; ``path`` is a route, never what a client made up."""
         self._responses.labels(self._model, path, str(status)).inc()
 
+    def in_flight(self) -> int:
+        """Requests of all workers that wait for their first token or receive tokens."""
+        folder, names = os.environ.get(MULTIPROC_DIR), ("blink_requests_waiting", "blink_requests_running")
+        if folder is None:
+            metrics = self._registry.collect()
+        else:
+            # Its collect() would read every worker's histograms too, and load balancers ask for this once a second.
+            files = [str(path) for path in Path(folder).glob("gauge_livesum_*.db")]
+            metrics = MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]
+        return sum(int(sample.value) for metric in metrics if metric.name in names for sample in metric.samples)
+
     def render(
         self, health: RingHealth | None, header: Header | None, ring: Counters | None, *, drained: bool = False
     ) -> bytes:

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 import blink
+from blink.drained import drain_reason
 from blink.frontend.answers import ChatShape, CompletionShape, Shape, Whole
 from blink.frontend.choice import Choice, Piece
 from blink.frontend.encode import dumps
@@ -22,7 +23,6 @@ from blink.frontend.protocol import Body, ChatBody, CompletionBody, DetokenizeBo
 from blink.frontend.service import Frontend
 from blink.frontend.sse import DONE, EventStream, HangUp
 from blink.frontend.tracker import latencies_ms
-from blink.operate.drain import drain_reason
 from blink.ring.health import phase_name
 
 MAX_BODY_BYTES = 8 << 20
@@ -223,13 +223,16 @@ async def health(request: Request) -> Response:
 
 @router.get("/ready")
 async def ready(request: Request) -> Response:
-    """200 while load balancers should send requests, else 503: it cannot serve, or it is drained and still serves."""
+    """200 while load balancers should send requests, else 503: it cannot serve, or it is drained and still serves.
+
+    ``running`` counts the requests in flight of all workers, for whoever waits until none is.
+    """
     frontend = _frontend(request)
-    trouble, reason = frontend.trouble(), drain_reason(frontend.config)
-    if trouble is not None:
-        return JSONResponse({"status": "unavailable", "hop": trouble[0], "reason": trouble[1]}, 503)
-    status = "ok" if reason is None else "drained"
-    return JSONResponse({"status": status, "hop": None, "reason": reason}, 200 if reason is None else 503)
+    trouble, drained = frontend.trouble(), drain_reason(frontend.config)
+    status = "unavailable" if trouble is not None else "ok" if drained is None else "drained"
+    hop, reason = trouble or (None, drained)
+    document = {"status": status, "hop": hop, "reason": reason, "running": frontend.metrics.in_flight()}
+    return JSONResponse(document, 200 if status == "ok" else 503)
 
 
 @router.get("/metrics")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cuda.bindings import driver
+from cuda.bindings import driver as cu
 
 from blink.errors import BlinkError
 from blink.gpu.cuda import call, initialize
@@ -36,19 +36,19 @@ def ordinal_of(which: int | str) -> int:
 def visible_devices() -> list[str]:
     """Number, name and UUID of each CUDA device. Raises BlinkError where there is no driver or no device."""
     initialize()
-    count = int(call(driver.cuDeviceGetCount(), "counting CUDA devices"))
+    count = int(call(cu.cuDeviceGetCount(), "counting CUDA devices"))
     return [_describe(i) for i in range(count)]
 
 
 def _describe(ordinal: int) -> str:
-    handle = call(driver.cuDeviceGet(ordinal), f"CUDA device {ordinal}")
-    name = call(driver.cuDeviceGetName(128, handle), "a device's name").split(b"\0")[0].decode()
+    handle = call(cu.cuDeviceGet(ordinal), f"CUDA device {ordinal}")
+    name = call(cu.cuDeviceGetName(128, handle), "a device's name").split(b"\0")[0].decode()
     return f"{ordinal} {name} {uuid_of(handle)}"
 
 
 def uuid_of(handle: object) -> str:
     """The UUID of a device, as nvidia-smi prints it."""
-    digits = bytes(call(driver.cuDeviceGetUuid(handle), "a device's UUID").bytes).hex()
+    digits = bytes(call(cu.cuDeviceGetUuid(handle), "a device's UUID").bytes).hex()
     return "GPU-" + "-".join(digits[a:b] for a, b in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32)))
 
 
@@ -57,4 +57,4 @@ def driver_version() -> str:
     try:
         return _DRIVER_VERSION.read_text().strip()
     except OSError:
-        return f"CUDA {call(driver.cuDriverGetVersion(), 'reading the driver version')}"
+        return f"CUDA {call(cu.cuDriverGetVersion(), 'reading the driver version')}"

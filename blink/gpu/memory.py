@@ -10,7 +10,7 @@ import ctypes
 
 import numpy as np
 import numpy.typing as npt
-from cuda.bindings import driver
+from cuda.bindings import driver as cu
 
 from blink.errors import BlinkError
 from blink.gpu.cuda import Device, call
@@ -24,8 +24,8 @@ class DeviceMemory:
 
     def __init__(self, device: Device, size: int, what: str) -> None:
         self.device, self.size = device, size
-        self.address = int(call(driver.cuMemAlloc(size), f"allocating {size} bytes for {what}"))
-        call(driver.cuMemsetD8Async(self.address, 0, size, device.stream), f"clearing {what}")
+        self.address = int(call(cu.cuMemAlloc(size), f"allocating {size} bytes for {what}"))
+        call(cu.cuMemsetD8Async(self.address, 0, size, device.stream), f"clearing {what}")
         device.synchronize()
 
     def write(self, offset: int, data: bytes | Bytes) -> None:
@@ -34,7 +34,7 @@ class DeviceMemory:
         self._inside(offset, len(raw))
         if len(raw):
             at, stream = self.address + offset, self.device.stream
-            call(driver.cuMemcpyHtoDAsync(at, raw.ctypes.data, len(raw), stream), "copying to the device")
+            call(cu.cuMemcpyHtoDAsync(at, raw.ctypes.data, len(raw), stream), "copying to the device")
             self.device.synchronize()
 
     def read(self, offset: int, size: int) -> Bytes:
@@ -45,7 +45,7 @@ class DeviceMemory:
         data = raw[start : start + size]
         if size:
             at, stream = self.address + offset, self.device.stream
-            call(driver.cuMemcpyDtoHAsync(data.ctypes.data, at, size, stream), "copying from the device")
+            call(cu.cuMemcpyDtoHAsync(data.ctypes.data, at, size, stream), "copying from the device")
             self.device.synchronize()
         return data
 
@@ -53,8 +53,8 @@ class DeviceMemory:
         """A dma-buf descriptor of this memory, which the caller closes; a NIC can be given it. Raises BlinkError."""
         if self.size % _HOST_PAGE:
             raise ValueError(f"{self.size} bytes are no whole number of pages")
-        kind = driver.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
-        result = driver.cuMemGetHandleForAddressRange(self.address, self.size, kind, 0)
+        kind = cu.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+        result = cu.cuMemGetHandleForAddressRange(self.address, self.size, kind, 0)
         return int(call(result, "exporting device memory as a dma-buf"))
 
     def _inside(self, offset: int, size: int) -> None:
@@ -64,17 +64,17 @@ class DeviceMemory:
     def free(self) -> None:
         """Give the memory back. Waits for the whole device. Idempotent."""
         if self.address:
-            call(driver.cuMemFree(self.address), "freeing device memory")
+            call(cu.cuMemFree(self.address), "freeing device memory")
             self.address = 0
 
 
 def mapped_words(count: int) -> tuple[npt.NDArray[np.uint32], int]:
     """``count`` zeroed u32 words of host memory, and where the device sees them. They live as long as the process."""
-    flags = driver.CU_MEMHOSTALLOC_PORTABLE | driver.CU_MEMHOSTALLOC_DEVICEMAP
-    address = int(call(driver.cuMemHostAlloc(4 * count, flags), "allocating mapped host memory"))
+    flags = cu.CU_MEMHOSTALLOC_PORTABLE | cu.CU_MEMHOSTALLOC_DEVICEMAP
+    address = int(call(cu.cuMemHostAlloc(4 * count, flags), "allocating mapped host memory"))
     words = np.ctypeslib.as_array((ctypes.c_uint32 * count).from_address(address))
     words[:] = 0
-    return words, int(call(driver.cuMemHostGetDevicePointer(address, 0), "mapping host memory"))
+    return words, int(call(cu.cuMemHostGetDevicePointer(address, 0), "mapping host memory"))
 
 
 class Registered:
@@ -85,17 +85,17 @@ class Registered:
 
     def __init__(self, memory: Bytes, what: str) -> None:
         self._host = memory.ctypes.data
-        flags = driver.CU_MEMHOSTREGISTER_PORTABLE | driver.CU_MEMHOSTREGISTER_DEVICEMAP
+        flags = cu.CU_MEMHOSTREGISTER_PORTABLE | cu.CU_MEMHOSTREGISTER_DEVICEMAP
         try:
-            call(driver.cuMemHostRegister(self._host, len(memory), flags), f"registering {what} for the device")
+            call(cu.cuMemHostRegister(self._host, len(memory), flags), f"registering {what} for the device")
         except BlinkError as e:
             raise BlinkError(
                 e.cause, "it must be on a tmpfs, and this user may lock that much memory (ulimit -l)"
             ) from None
-        self.address = int(call(driver.cuMemHostGetDevicePointer(self._host, 0), f"mapping {what}"))
+        self.address = int(call(cu.cuMemHostGetDevicePointer(self._host, 0), f"mapping {what}"))
 
     def close(self) -> None:
         """Let the pages go. Idempotent."""
         if self._host:
-            call(driver.cuMemHostUnregister(self._host), "unregistering host memory")
+            call(cu.cuMemHostUnregister(self._host), "unregistering host memory")
             self._host = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from cuda.bindings import driver
+from cuda.bindings import driver as cu
 
 from blink.errors import BlinkError
 from blink.gpu.cuda import call
@@ -21,10 +21,10 @@ def node_counts(graph: Graph) -> Counter[str]:
     """Nodes of ``graph`` by type, those of child graphs included; the child's own node counts as GRAPH."""
     found: Counter[str] = Counter()
     for node in nodes_of(graph):
-        kind = call(driver.cuGraphNodeGetType(node), "reading the type of a graph's node")
-        found[driver.CUgraphNodeType(kind).name.removeprefix(_PREFIX)] += 1
-        if kind == driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_GRAPH:
-            found += node_counts(call(driver.cuGraphChildGraphNodeGetGraph(node), "reading a child graph"))
+        kind = call(cu.cuGraphNodeGetType(node), "reading the type of a graph's node")
+        found[cu.CUgraphNodeType(kind).name.removeprefix(_PREFIX)] += 1
+        if kind == cu.CUgraphNodeType.CU_GRAPH_NODE_TYPE_GRAPH:
+            found += node_counts(call(cu.cuGraphChildGraphNodeGetGraph(node), "reading a child graph"))
     return found
 
 

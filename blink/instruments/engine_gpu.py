@@ -17,19 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from blink.backend.scheduler import SchedulerConfig
-from blink.bench import machine
-from blink.bench.gpu import gpu
+from blink.backend.scheduler.config import SchedulerConfig
 from blink.engine.device.buffers import DeviceBuffers
-from blink.engine.device.hosted import HostedEngine
 from blink.engine.native.engine import NativeEngine
-from blink.engine.native.shape import REAL, DType
+from blink.engine.native.shape import REAL
 from blink.engine.seam.batch import Control, Kind
-from blink.engine.seam.engine import kv_bytes_per_token
+from blink.engine.seam.engine import DType, kv_bytes_per_token
 from blink.engine.seam.handmade_step import describe_step
 from blink.errors import BlinkError
 from blink.gpu.cuda import Device
 from blink.gpu.timing import milliseconds
+from blink.instruments import machine
+from blink.instruments.gpu import gpu
 from blink.instruments.synthetic import SyntheticAppliance
 from blink.model.spec import ModelSpec
 from blink.output import write_json
@@ -59,7 +58,7 @@ def run(*, dtype: DType = "float16", exact: bool = False, json_path: Path | None
     }  # fmt: skip
     config = SchedulerConfig(
         lanes=LANES, records=2 * LANES, page_tokens=PAGE, pages=LANES * (MAX_CONTEXT // PAGE), max_context=MAX_CONTEXT,
-        vocab=spec.vocab, batch_tokens=max(PROMPTS), decode_bucket=ROWS, prefill_bucket=PROMPTS,
+        vocab=spec.vocab, batch_tokens=max(PROMPTS), decode_buckets=ROWS, prefill_buckets=PROMPTS,
     )  # fmt: skip
 
     def make(on: Device, buffers: DeviceBuffers) -> NativeEngine:
@@ -131,8 +130,7 @@ def _served(appliance: SyntheticAppliance, rows: int) -> float:
 def _steps(
     device: Device, appliance: SyntheticAppliance, spec: ModelSpec, config: SchedulerConfig, served: dict[int, float]
 ) -> Iterator[dict[str, Any]]:
-    hosted = HostedEngine(device, appliance.graphs, appliance.buffers)
-    pages = MAX_CONTEXT // PAGE
+    hosted, pages = appliance.assembly.hosted, MAX_CONTEXT // PAGE
     weights = REAL * (spec.parameters() - spec.vocab * spec.hidden)
     for rows in ROWS:
         read = weights + rows * CONTEXT * kv_bytes_per_token(spec, REAL)
@@ -149,7 +147,6 @@ def _steps(
         work = 2 * tokens * (spec.parameters() - 2 * spec.vocab * spec.hidden)
         row = {"step": "prefill", "tokens": tokens, "ms": whole, "TFLOP_s": work / whole / 1e9}
         yield row | {part: whole - ms for part, ms in _without(device, appliance.engine, Kind.PREFILL, tokens)}
-    hosted.close()
 
 
 def _without(device: Device, engine: Any, kind: Kind, size: int) -> Iterator[tuple[str, float]]:

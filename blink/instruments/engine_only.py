@@ -6,33 +6,28 @@ import time
 from functools import partial
 
 from blink.backend.cpu import load_engine
-from blink.backend.scheduler import SchedulerConfig
-from blink.config import ApplianceConfig
+from blink.backend.setup import Setup
 from blink.engine.seam.buffers import BatchBuffers
 from blink.engine.seam.handmade_step import describe_step
 from blink.errors import BlinkError
-from blink.model.prepared import PreparedModel
-from blink.model.spec import ModelSpec
 
 
-def decode_rate(config: ApplianceConfig, model: PreparedModel, *, rows: int, context: int, steps: int) -> float:
+def decode_rate(setup: Setup, *, rows: int, context: int, steps: int) -> float:
     """Tokens per second of ``steps`` decode steps of ``rows`` rows, each after ``context`` tokens of prompt.
 
     The prompt is fed in steps of the engine's own size, as the scheduler feeds it. Raises BlinkError where the engine
     fails, as it does where its KV pages are too few.
     """
-    spec = ModelSpec.from_config(model.config)
-    scheduling = SchedulerConfig.for_engine(config.engine, spec.vocab, ())
+    e, scheduling = setup.config.engine, setup.scheduling
     buffers = BatchBuffers(scheduling.dims)
-    engine = load_engine(config, spec, model, buffers)
-    e = config.engine
+    engine = load_engine(setup, buffers)
     fill = partial(
         describe_step, buffers, lane_pages=min(scheduling.lane_pages, e.pages // rows), page_tokens=e.page_tokens
     )
     try:
         for row in range(rows):
-            for start in range(0, context, config.engine.batch_tokens):
-                fill([row], start, min(context - start, config.engine.batch_tokens))
+            for start in range(0, context, e.batch_tokens):
+                fill([row], start, min(context - start, e.batch_tokens))
                 engine.run()
         started = time.monotonic()
         for i in range(steps):

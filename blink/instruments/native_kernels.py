@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blink.bench import machine
-from blink.bench.gpu import gpu
 from blink.engine.device.buffers import DeviceBuffers
 from blink.engine.native.attention import Attention
 from blink.engine.native.attention_shape import AttentionShape
@@ -25,6 +23,8 @@ from blink.engine.seam.batch import Kind
 from blink.gpu.cuda import Device
 from blink.gpu.memory import DeviceMemory
 from blink.gpu.timing import milliseconds
+from blink.instruments import machine
+from blink.instruments.gpu import gpu
 from blink.output import write_json
 from blink.ring.layout import Flag
 

@@ -12,15 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from blink.bench import machine
 from blink.errors import BlinkError
-from blink.instruments import ring_primitives, ring_worker
+from blink.instruments import machine, ring_primitives, ring_worker
 from blink.instruments.ring_client import PROMPT_TOKENS, ClientRun
-from blink.instruments.ring_setup import announced, configure, folder, missing, ringd
+from blink.instruments.ring_setup import configure, folder, missing, ringd
 from blink.instruments.ring_sse import Reading
 from blink.instruments.ring_synthetic import SyntheticRing
 from blink.output import write_json
-from blink.ring.choose import open_transport
+from blink.ring.choose import announced, open_transport
 from blink.ring.client import RingClient
 from blink.ring.lease import PartitionLease
 

@@ -9,7 +9,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from ipaddress import IPv4Address
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import Any
 
 from blink.config import ApplianceConfig, RdmaConfig
 from blink.errors import BlinkError
-from blink.ring.shm import RingObjects
 
 MODEL = "synthetic"
 SLOTS, PARTITIONS = 8192, 2  # 4096 slots and so 96 KiB of status for one worker; the other half is the operator's
@@ -76,15 +75,6 @@ def missing(transport: str, device: str | None) -> str | None:
     except BlinkError as e:
         return e.cause
     return None
-
-
-def announced(config: ApplianceConfig, ring: RingObjects) -> AbstractContextManager[object]:
-    """Within the block blink-ringd has ``ring``, where the transport needs that."""
-    if config.ring.transport == "shm":
-        return nullcontext()
-    from blink.ring.announce import Announcer  # noqa: PLC0415
-
-    return Announcer(config.instance.run_dir, ring)
 
 
 @contextmanager

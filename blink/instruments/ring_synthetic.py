@@ -19,14 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from blink import core
-from blink.backend.host_loop import Driver
-from blink.backend.scheduler import Scheduler, SchedulerConfig
+from blink.backend.host_loop import HostLoop
+from blink.backend.scheduler.config import SchedulerConfig
+from blink.backend.scheduler.host import Scheduler
 from blink.config import ApplianceConfig
 from blink.engine.seam.batch import Kind
 from blink.engine.seam.buffers import BatchBuffers
-from blink.instruments.ring_setup import announced
 from blink.model.manifest import build_manifest
 from blink.model.progress import Progress
+from blink.ring.choose import announced
 from blink.ring.layout import F_HEAD
 from blink.ring.shm import RingObjects
 from blink.ring.words import MASK32
@@ -210,7 +211,7 @@ def serve(
     pace = Rate(rate, streams) if rate else Lockstep(board.read)
     with closing(SyntheticRing(config, fingerprint)) as world:
         engine = PacedEngine(world.buffers, pace, board.stamps, prompt_tokens)
-        driver = Driver(world.scheduler, engine, drain_timeout_s=0.1)
+        driver = HostLoop(world.scheduler, engine, drain_timeout_s=0.1)
         signal.signal(signal.SIGTERM, lambda *_: driver.stop())
         world.ring.publish()
         with announced(config, world.ring):

@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cuda.bindings import driver as cuda
+from cuda.bindings import driver as cu
 
-from blink.backend.gpu.drivers import DRIVERS
 from blink.backend.gpu.loop import IDLE_SLEEP_US, IDLE_SPIN_US
-from blink.backend.scheduler import SchedulerConfig
-from blink.bench import machine
-from blink.bench.gpu import query
+from blink.backend.scheduler.config import SchedulerConfig
 from blink.engine.seam.batch import Control
 from blink.errors import BlinkError
 from blink.gpu.cuda import Device, call
 from blink.gpu.graphs import destroy_exec, instantiate
+from blink.instruments import machine
+from blink.instruments.gpu import query
 from blink.instruments.ring_slot import RingSlot
 from blink.instruments.synthetic import SyntheticAppliance
 from blink.output import write_json
+from blink.registry import ON_DEVICE
 from blink.ring.client import RingClient, SamplingParams, SubmitRequest
 from blink.ring.layout import Counter, Geometry
 from blink.ring.observe import Observer
@@ -94,12 +94,12 @@ def _appliance(
     nodes: int = 1,
     batch_tokens: int = 128,
     fill_rounds: int = 0,
-    **loop_options: float,
+    **idle: float,
 ) -> Iterator[SyntheticAppliance]:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         directory = Path(folder) if host else None
         appliance = SyntheticAppliance(
-            device, driver, _config(lanes, max(lanes, batch_tokens)), GEOMETRY, directory, loop_options=loop_options,
+            device, driver, _config(lanes, max(lanes, batch_tokens)), GEOMETRY, directory, idle=idle,
             hashes=False,
             nodes=nodes,
             fill_rounds=fill_rounds,
@@ -147,7 +147,7 @@ def _step_us(appliance: SyntheticAppliance, lanes: int) -> float:
 def _steps(device: Device) -> Iterator[dict[str, Any]]:
     """A decode step of one lane, by the number of kernels in its graph; and that graph alone."""
     for nodes in NODES:
-        for driver in DRIVERS:
+        for driver in ON_DEVICE:
             with _appliance(device, driver, 1, nodes=nodes) as appliance:
                 step = _step_us(appliance, 1)
             yield {"measure": "decode step", "nodes": nodes, "driver": driver, "step_us": step}
@@ -164,7 +164,7 @@ def _from_host(device: Device, graph: Any) -> tuple[float, float]:
     for wait in (False, True):
         started, count = time.perf_counter(), 0
         while count < 200 or time.perf_counter() - started < 0.05:
-            call(cuda.cuGraphLaunch(made, device.stream), "launching a graph")
+            call(cu.cuGraphLaunch(made, device.stream), "launching a graph")
             count += 1
             if wait or count % 100 == 0:
                 device.synchronize()
@@ -177,7 +177,7 @@ def _from_host(device: Device, graph: Any) -> tuple[float, float]:
 def _rows(device: Device) -> Iterator[dict[str, Any]]:
     """A decode step of many lanes beside a graph of 50 kernels: the scheduler's own work."""
     for lanes in LANES:
-        for driver in DRIVERS:
+        for driver in ON_DEVICE:
             for host in (True, False):
                 with _appliance(device, driver, lanes, nodes=50, host=host) as appliance:
                     yield {"measure": "step by lanes", "nodes": 50, "lanes": lanes, "driver": driver,
@@ -186,7 +186,7 @@ def _rows(device: Device) -> Iterator[dict[str, Any]]:
 
 def _full_device(device: Device) -> Iterator[dict[str, Any]]:
     """A step of ten kernels that fill the device, as those of a long prefill do: what a resident block takes away."""
-    for driver in DRIVERS:
+    for driver in ON_DEVICE:
         with _appliance(device, driver, 1, nodes=11, fill_rounds=FILL_ROUNDS) as appliance:
             yield {"measure": "full device", "driver": driver, "step_us": _step_us(appliance, 1)}
             if driver == "conditional":
@@ -198,7 +198,7 @@ def _full_device(device: Device) -> Iterator[dict[str, Any]]:
 def _captures(device: Device) -> Iterator[dict[str, Any]]:
     """What many graphs take in time and memory."""
     for nodes in NODES:
-        for driver in DRIVERS:
+        for driver in ON_DEVICE:
             with _appliance(device, driver, 256, host=False, nodes=nodes, batch_tokens=4096) as appliance:
                 graphs, loop = appliance.graphs, appliance.loop
                 count = len(graphs.graphs)
@@ -210,7 +210,7 @@ def _captures(device: Device) -> Iterator[dict[str, Any]]:
 
 def _latency(device: Device) -> Iterator[dict[str, Any]]:
     """Doorbell to first token, prefill of 4 tokens included: the driver awake, and asleep."""
-    for driver in DRIVERS:
+    for driver in ON_DEVICE:
         with _appliance(device, driver, 8) as appliance:
             objects = appliance.objects
             assert objects is not None
@@ -227,7 +227,7 @@ def _latency(device: Device) -> Iterator[dict[str, Any]]:
 
 def _polls(device: Device) -> Iterator[dict[str, Any]]:
     """One poll of an idle driver: a scan of all slots, a plan and a publish."""
-    for driver in DRIVERS:
+    for driver in ON_DEVICE:
         for host in (True, False):
             with _appliance(device, driver, 8, host=host, idle_sleep_us=0) as appliance:
                 time.sleep(0.05)
@@ -243,7 +243,7 @@ def _polls(device: Device) -> Iterator[dict[str, Any]]:
 def _power(device: Device) -> Iterator[dict[str, Any]]:
     """Power of an idle GPU, and of one with an idle scheduler, by how long it sleeps between polls."""
     yield {"measure": "idle power", "driver": "none, a context"} | _sample_power()
-    for driver in DRIVERS:
+    for driver in ON_DEVICE:
         for sleep in SLEEPS_US:
             with _appliance(device, driver, 8, idle_sleep_us=sleep):
                 yield {"measure": "idle power", "driver": driver, "sleep_us": sleep} | _sample_power()

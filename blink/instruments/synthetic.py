@@ -5,96 +5,92 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from blink.backend.gpu.drivers import DRIVERS
-from blink.backend.gpu.ring import CopyTransport, DeviceRing, HostRing
-from blink.backend.gpu.state import DeviceScheduler
-from blink.backend.scheduler import SchedulerConfig
+from blink.backend.gpu.assembly import Assembly
+from blink.backend.gpu.resident import ResidentDriver
+from blink.backend.gpu.ring import DeviceRing, MappedRing, RingForDevice
+from blink.backend.scheduler.config import SchedulerConfig
 from blink.engine.device.buffers import DeviceBuffers
-from blink.engine.device.captured import capture_all
 from blink.engine.seam.batch import Control
 from blink.engine.synthetic.engine import SyntheticEngine
 from blink.gpu.cuda import Device
+from blink.instruments.copy_transport import CopyTransport
+from blink.registry import driver_named
 from blink.ring.client import RingClient
 from blink.ring.header import Header
 from blink.ring.layout import Geometry
 from blink.ring.shm import RingObjects, ShmTransport
 from blink.ring.transport import Transport
 
+DRAIN_TIMEOUT_S = 5.0
+
 
 class SyntheticAppliance:
     """Serves as soon as it is made, or with ``start`` false once its loop is started, until :meth:`stop`.
 
-    :meth:`close` gives everything back. ``directory`` has the ring in shared memory; None puts it into device memory.
-    ``options`` are :class:`blink.engine.synthetic.engine.SyntheticEngine`'s, ``loop_options`` the driver's.
-    ``make`` makes another engine in its place.
+    :meth:`close` gives everything back. ``driver`` is one of those on the device; ``idle`` are its options.
+    ``directory`` has the ring in shared memory; None puts it into device memory. ``options`` are
+    :class:`blink.engine.synthetic.engine.SyntheticEngine`'s; ``make`` makes another engine in its place.
+
+    ``assembly`` and ``driver`` are the backend's own parts; ``engine``, ``buffers``, ``graphs``, ``scheduler`` and
+    ``loop`` are theirs. ``objects`` is the ring in shared memory, or None.
     """
 
     def __init__(
         self, device: Device, driver: str, config: SchedulerConfig, geometry: Geometry, directory: Path | None,
-        *, loop_options: dict[str, float] | None = None, start: bool = True,
-        make: Callable[[Device, DeviceBuffers], Any] | None = None, **options: Any,
+        *, idle: dict[str, float] | None = None, start: bool = True,
+        make: Callable[[Device, DeviceBuffers], Any] | None = None, drain_timeout_s: float = DRAIN_TIMEOUT_S,
+        **options: Any,
     ) -> None:  # fmt: skip
-        loop = DRIVERS[driver]
-        self.config = replace(config, launch_window=loop.launch_window)
-        self.geometry, self.directory, self._opened = geometry, directory, ExitStack()
+        self.config, self.geometry = config, geometry
+        self._opened = ExitStack()
         self.objects: RingObjects | None = None
-        self.ring = self._open_ring(device)
-        self.buffers = buffers = DeviceBuffers(device, config.dims)
-        self._opened.callback(buffers.close)
-        self.engine: Any = make(device, buffers) if make else SyntheticEngine(
-            device, buffers, pages=config.pages, page_tokens=config.page_tokens, vocab=config.vocab, **options
-        )  # fmt: skip
-        self._opened.callback(self.engine.close)
-        self.scheduler = DeviceScheduler(device, self.config, self.ring, buffers)
-        self._opened.callback(self.scheduler.close)
-        self.graphs = capture_all(device, self.engine, *config.buckets)
-        self._opened.callback(self.graphs.close)
-        self.loop = loop(self.scheduler, self.graphs, **(loop_options or {}))
-        self._opened.callback(self.loop.close)
+        self.transport: Callable[[int], Transport]
+        """A worker's link to its partition: shared memory, or copies where the ring is in device memory."""
+        self.ring = self._open_ring(device, directory)
+
+        def synthetic(on: Device, buffers: DeviceBuffers) -> SyntheticEngine:
+            return SyntheticEngine(
+                on, buffers, pages=config.pages, page_tokens=config.page_tokens, vocab=config.vocab, **options
+            )
+
+        self.assembly = Assembly(device, config, make or synthetic)
+        self._opened.callback(self.assembly.close)
+        self.engine: Any = self.assembly.engine
+        self.buffers, self.graphs = self.assembly.buffers, self.assembly.graphs
+        made: ResidentDriver = driver_named(driver)(
+            self.assembly, config, self.ring, drain_timeout_s=drain_timeout_s, **(idle or {})
+        )
+        self._opened.callback(made.close)
+        self.driver, self.scheduler, self.loop = made, made.scheduler, made.loop
         if start:
             self.loop.start()
-        if self.objects is not None:
-            self.objects.publish()
+        self.ring.publish()
 
-    def _open_ring(self, device: Device) -> HostRing | DeviceRing:
+    def _open_ring(self, device: Device, directory: Path | None) -> RingForDevice:
         c = self.config
-        limits = {
-            "lanes": c.lanes, "queue_cap": c.records, "vocab": c.vocab, "max_context": c.max_context,
-            "ext_words": c.ext_words, "page_tokens": c.page_tokens, "pages": c.pages, "fingerprint": bytes(32),
-        }  # fmt: skip
-        if self.directory is None:
-            ring = DeviceRing(device, Header(self.geometry, secrets.randbits(63) + 1, **limits))  # type: ignore[arg-type]
-            self._opened.callback(ring.close)
-            return ring
-        self.objects = RingObjects.create(self.directory, self.geometry, **limits)  # type: ignore[arg-type]
-        self._opened.callback(self.objects.close)
+        header = Header(
+            self.geometry, secrets.randbits(63) + 1, lanes=c.lanes, queue_cap=c.records, vocab=c.vocab,
+            max_context=c.max_context, ext_words=c.ext_words, page_tokens=c.page_tokens, pages=c.pages,
+            fingerprint=bytes(32),
+        )  # fmt: skip
+        if directory is None:
+            in_device = DeviceRing(device, header)
+            self._opened.callback(in_device.close)
+            self.transport = lambda partition: CopyTransport(in_device, partition)
+            return in_device
+        self.objects = RingObjects(directory, header)
+        mapped = MappedRing(self.objects)
+        self._opened.callback(mapped.close)
         self._opened.callback(self.objects.unlink)
-        host = HostRing(self.objects)
-        self._opened.callback(host.close)
-        return host
-
-    def transport(self, partition: int) -> Transport:
-        """A worker's link: shared memory, or copies where the ring is in device memory."""
-        if isinstance(self.ring, DeviceRing):
-            return CopyTransport(self.ring, partition)
-        assert self.directory is not None
-        return ShmTransport(self.directory, partition)
+        self.transport = lambda partition: ShmTransport(directory, partition)
+        return mapped
 
     def client(self, partition: int) -> RingClient:
         """A worker's client."""
         return RingClient(self.transport(partition))
-
-    def write_f(self, partition: int, content: bytes) -> None:
-        """Replace all of F of ``partition``: for a worker that keeps to nothing."""
-        at = partition * self.geometry.f_stride
-        if isinstance(self.ring, DeviceRing):
-            self.ring.f_memory.write(at, content)
-        elif self.objects is not None:
-            self.objects.f[at : at + len(content)] = memoryview(content)
 
     def stop(self, control: Control = Control.DRAIN, timeout_s: float = 30) -> None:
         """Ask for the end and wait for it. Raises BlinkError after ``timeout_s``."""

@@ -1,46 +1,30 @@
-"""Taking an appliance out of service without failing a request.
+"""``blink drain`` and ``blink undrain``: an appliance out of service, and back, without failing a request.
 
-A file in the run directory asks for it. While it is there `GET /ready` answers 503, so load balancers send no new
-requests, and what still comes is served. It outlives the processes: an appliance that is restarted for an upgrade, or
-that reboots, stays drained until somebody undrains it.
+While it is drained `GET /ready` answers 503, so load balancers send no new requests, and what still comes is served.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 
 from blink.config import ApplianceConfig
+from blink.drained import drain_file, drain_reason
 from blink.errors import BlinkError
+from blink.operate.http import requests_running
 
-FILE = "drain"
 STILL_RUNNING = 3  # exit code: drained, and the limit has passed
 PAUSE_S = 0.2
 QUIET_S = 1.0  # how long no request may run: between two of a client's, none does
 
 
-def drain_reason(config: ApplianceConfig) -> str | None:
-    """Why the appliance is drained; None where it is not."""
-    try:
-        return _path(config).read_text(encoding="utf-8").strip() or "no reason was given"
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as e:
-        return f"{_path(config)} cannot be read ({e})"
-
-
-def _path(config: ApplianceConfig) -> Path:
-    return config.instance.run_dir / FILE
-
-
 def undrain(config: ApplianceConfig) -> int:
     """Take requests again, whether it was drained or not; the exit code."""
-    reason = drain_reason(config)
+    reason, file = drain_reason(config), drain_file(config)
     try:
-        _path(config).unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
     except OSError as e:
-        raise BlinkError(f"{_path(config)}: {e.strerror}", "run as the user of the frontend") from None
+        raise BlinkError(f"{file}: {e.strerror}", "run as the user of the frontend") from None
     print("takes requests again" if reason is not None else "was not drained")
     return 0
 
@@ -53,15 +37,16 @@ def drain(config: ApplianceConfig, *, reason: str, settle_s: float, timeout_s: f
     """
     start = time.monotonic()
     if drain_reason(config) is None:
+        file = drain_file(config)
         try:
-            _path(config).write_text(f"{reason}\n", encoding="utf-8")
+            file.write_text(f"{reason}\n", encoding="utf-8")
         except OSError as e:
             raise BlinkError(
-                f"{_path(config)}: {e.strerror}", "deploy the appliance first, and run as the user of the frontend"
+                f"{file}: {e.strerror}", "deploy the appliance first, and run as the user of the frontend"
             ) from None
     quiet_since: float | None = None
     while True:
-        running, now = _running(config), time.monotonic()
+        running, now = requests_running(config), time.monotonic()
         quiet_since = None if running else quiet_since or now
         if quiet_since is not None and now - quiet_since >= QUIET_S and now - start >= settle_s:
             print("drained: no request runs")
@@ -74,22 +59,3 @@ def drain(config: ApplianceConfig, *, reason: str, settle_s: float, timeout_s: f
             )
             return STILL_RUNNING
         time.sleep(PAUSE_S)
-
-
-def _running(config: ApplianceConfig) -> int:
-    """Requests of all workers; none where no frontend listens."""
-    import httpx  # noqa: PLC0415 - a GPU host has none
-
-    from blink.operate.smoke.http import client_options  # noqa: PLC0415
-
-    try:
-        with httpx.Client(**client_options(config.frontend), timeout=5) as client:
-            text = client.get("/metrics").raise_for_status().text
-    except httpx.ConnectError:
-        return 0
-    except httpx.HTTPError as e:
-        raise BlinkError(
-            f"the frontend does not say what it runs ({type(e).__name__}: {e})", "look at its log; restart it"
-        ) from None
-    names = ("blink_requests_waiting{", "blink_requests_running{")
-    return sum(int(float(line.rsplit(" ", 1)[1])) for line in text.splitlines() if line.startswith(names))

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from blink.config import ApplianceConfig
+from blink.drained import drain_reason
 from blink.errors import BlinkError
-from blink.operate.drain import drain_reason
 from blink.output import write_json
 from blink.ring.choose import open_transport
 from blink.ring.health import phase_name
@@ -70,6 +70,12 @@ def status(config: ApplianceConfig) -> dict[str, Any]:
         "finished": {reason.name.lower(): n for reason, n in seen.finished.items()},
         "counters": {counter.name.lower(): seen.counter(counter) for counter in SHOWN},
     }
+
+
+def backend_trouble(config: ApplianceConfig) -> str | None:
+    """None where the scheduler serves the ring, else why not, in a few words."""
+    seen = status(config)
+    return None if seen["state"] == "up" else f"the ring is {seen['state']} ({seen.get('cause', 'no cause known')})"
 
 
 def render(document: dict[str, Any]) -> str:

@@ -64,6 +64,10 @@ def announce(path: Path, header: bytes, g_fd: int, f_fd: int, kind: Kind = Kind.
 class AnnouncedRing(Protocol):
     """A ring in memory that another process can have."""
 
+    @property
+    def kind(self) -> Kind:
+        """What its descriptors are."""
+
     def header_page(self) -> bytes:
         """Its header, PAGE bytes."""
 
@@ -78,9 +82,8 @@ class Announcer:
     announced.
     """
 
-    def __init__(self, run_dir: Path, ring: AnnouncedRing, kind: Kind = Kind.FILE) -> None:
-        """``kind`` says what the ring's descriptors are."""
-        self._path, self._kind = run_dir / SOCKET, kind
+    def __init__(self, run_dir: Path, ring: AnnouncedRing) -> None:
+        self._path, self._kind = run_dir / SOCKET, ring.kind
         self._header = ring.header_page()
         self._fds = ring.descriptors()
         self._stop = threading.Event()

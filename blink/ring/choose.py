@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from blink.config import ApplianceConfig
 from blink.errors import BlinkError
+from blink.ring.announce import AnnouncedRing, Announcer
 from blink.ring.shm import ShmTransport
 from blink.ring.transport import Transport
 
@@ -35,6 +37,11 @@ def open_transport(config: ApplianceConfig, partition: int, *, observe: bool = F
     access = Access.OBSERVER if observe else Access.WORKER
     request = Request(rdma, access, partition, holder_id(config.instance.run_dir))
     return VerbsTransport(request, lambda: Device(rdma))
+
+
+def announced(config: ApplianceConfig, ring: AnnouncedRing) -> AbstractContextManager[object]:
+    """Within the block blink-ringd has ``ring``, where the transport needs that."""
+    return nullcontext() if config.ring.transport == "shm" else Announcer(config.instance.run_dir, ring)
 
 
 def holder_id(run_dir: Path) -> bytes:

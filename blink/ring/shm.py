@@ -19,6 +19,7 @@ import numpy as np
 
 from blink import core
 from blink.errors import BlinkError
+from blink.ring.announce import Kind
 from blink.ring.header import Header
 from blink.ring.layout import HEADER, PAGE, Geometry
 from blink.ring.ownership import own, owned
@@ -32,6 +33,8 @@ class RingObjects:
 
     ``g`` and ``f`` are u8 arrays over the mappings, shapes [g_bytes] and [f_bytes]; ``epoch`` is random, never zero.
     """
+
+    kind = Kind.FILE
 
     def __init__(self, directory: Path, header: Header) -> None:
         """Make zeroed files under temporary names and write all of H but the epoch. See :meth:`create`."""

@@ -21,6 +21,12 @@ def test_a_plan_that_does_not_fit_names_every_term_and_the_sum() -> None:
         MemoryPlan({"weights": 500 * MIB, "engine.pages": 100 * MIB}).require(599 * MIB)
 
 
+@pytest.mark.parametrize(("available", "says"), [(570, "lower engine.pages by 30 %,"), (499, "lower engine.pages,")])
+def test_how_many_pages_are_too_many_is_said_where_fewer_would_do(available: int, says: str) -> None:
+    with pytest.raises(BlinkError, match=says):
+        MemoryPlan({"weights": 500 * MIB, "engine.pages": 100 * MIB}).require(available * MIB)
+
+
 def test_a_full_file_system_is_refused_with_both_numbers(tmp_path: Path) -> None:
     with pytest.raises(BlinkError, match=rf"{tmp_path}: the ring needs {1 << 40} MiB, and its file system has \d+ MiB"):
         require_room(tmp_path, 1 << 60)

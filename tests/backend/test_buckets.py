@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from blink.backend.scheduler import decode_buckets, prefill_buckets
+from blink.backend.scheduler.buckets import decode_buckets, prefill_buckets
 from blink.engine.seam.batch import MAX_BUCKETS
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from blink.bench import machine
 from blink.bench.local import MAX_TOKENS, PROMPT_TOKENS, STREAMS
 from blink.bench.streams import Load, Stream
+from blink.instruments import machine
 from tests.appliance import appliance
 
 

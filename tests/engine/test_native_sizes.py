@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blink.engine.native.memory import memory_parts, require_memory
+from blink.engine.native.memory import needs
 from blink.engine.native.shape import matrices, require_supported
 from blink.engine.native.sizes import weights_nbytes
+from blink.engine.seam.engine import EngineSettings
 from blink.errors import BlinkError
 from blink.model.spec import ModelSpec
 from tests.engine.checkpoints import spec
@@ -18,13 +19,7 @@ LLAMA3_8B = ModelSpec.from_config(
         "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192,
     }
 )  # fmt: skip
-DIMS = {"lanes": 128, "tokens": 2048, "lane_pages": 128}
-
-
-def parts(pages: int = 4096) -> dict[str, int]:
-    return memory_parts(
-        LLAMA3_8B, dtype="float16", pages=pages, page_tokens=64, max_context=8192, dims=DIMS
-    )  # fmt: skip
+SETTINGS = EngineSettings(lanes=128, batch_tokens=2048, pages=4096, page_tokens=64, max_context=8192)
 
 
 def test_weights_are_the_parameters_at_two_bytes() -> None:
@@ -34,17 +29,7 @@ def test_weights_are_the_parameters_at_two_bytes() -> None:
 
 
 def test_pages_are_keys_and_values_of_every_layer() -> None:
-    assert parts()["engine.pages"] == 32 * 2 * 4096 * 64 * 8 * 128 * 2
-
-
-def test_what_does_not_fit_is_refused_with_the_sum() -> None:
-    wanted = parts()
-    require_memory(wanted, sum(wanted.values()))
-    with pytest.raises(BlinkError, match=r"1\.00 GiB less than weights 14\.96 \+ engine\.pages 32\.00") as e:
-        require_memory(wanted, sum(wanted.values()) - (1 << 30))
-    assert "lower engine.pages by 3 %" in str(e.value)
-    with pytest.raises(BlinkError, match="a larger GPU"):
-        require_memory(parts(pages=2), 8 << 30)
+    assert needs(LLAMA3_8B, SETTINGS)["engine.pages"] == 32 * 2 * 4096 * 64 * 8 * 128 * 2
 
 
 def test_rows_are_padded_for_the_kernels() -> None:

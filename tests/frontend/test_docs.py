@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from blink.frontend.protocol import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from blink.frontend.refused import REFUSED
 
-TEXT = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
-FIELDS = {f for kind in (ChatBody, CompletionBody, TokenizeBody, DetokenizeBody) for f in kind.model_fields}
+API = Path(__file__).parents[2] / "docs" / "api.md"
 
 
-@pytest.mark.parametrize("field", sorted({*FIELDS, *REFUSED} - {"stream_options"}))
-def test_every_field_is_documented(field: str) -> None:
-    assert f"`{field}`" in TEXT
+def test_every_field_is_documented() -> None:
+    text = API.read_text()
+    fields = {field for body in (ChatBody, CompletionBody, TokenizeBody, DetokenizeBody) for field in body.model_fields}
+    # The page documents what stream_options has instead.
+    assert [field for field in sorted({*fields, *REFUSED} - {"stream_options"}) if f"`{field}`" not in text] == []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -69,6 +71,7 @@ def test_the_drain_waits_for_what_runs_and_says_what_it_waited_for(made: Applian
         # A backend that runs could be done with any request before the drain begins.
         with made.stopped("backend"):
             answer = pool.submit(client.post, "/v1/completions", json=ASK)
+            wait_for("the request", lambda: client.get("/ready").json()["running"] == 1)
             done = made.call("drain", "--timeout", "2", *AT_ONCE)
         assert done.returncode == 3
         assert done.stderr.startswith("blink: 1 requests still run 2 s after the drain began: wait")
@@ -77,6 +80,8 @@ def test_the_drain_waits_for_what_runs_and_says_what_it_waited_for(made: Applian
     done = made.call("drain", *AT_ONCE)
     assert done.returncode == 0, done.stderr
     wait_for("the slot", lambda: made.observe().requests_held == 0)
+    with made.client() as client:
+        assert client.get("/ready").json()["running"] == 0
 
 
 def test_an_appliance_that_cannot_serve_is_not_ready_and_says_why(made: Appliance) -> None:
@@ -84,6 +89,25 @@ def test_an_appliance_that_cannot_serve_is_not_ready_and_says_why(made: Applianc
         wait_for("the frontend to notice", lambda: ready(made)[0] == 503)
         assert "beat" in str(ready(made)[1])
     wait_for("the backend", lambda: ready(made)[0] == 200)
+
+
+class SomethingElse(BaseHTTPRequestHandler):
+    """A server that is no frontend."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+
+def test_a_drain_asks_no_frontend_of_something_else_on_its_port(tmp_path: Path, chat_model: Path) -> None:
+    with appliance(tmp_path / "c", chat_model) as a, HTTPServer(("127.0.0.1", a.port), SomethingElse) as server:
+        a.config.instance.run_dir.mkdir()
+        Thread(target=server.serve_forever, daemon=True).start()
+        done = a.call("drain", *AT_ONCE)
+        server.shutdown()
+    assert done.returncode == 1
+    assert "the frontend does not say in GET /ready what it runs (KeyError: 'running')" in done.stderr
 
 
 def test_a_drain_before_the_first_deployment_is_told_what_to_do(tmp_path: Path, chat_model: Path) -> None:

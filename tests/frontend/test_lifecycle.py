@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -351,14 +352,13 @@ class Workers:
 
 def test_two_workers(made: Appliance) -> None:
     """Each has a partition of its own, a scrape of either shows both, and one that dies is replaced."""
-    edit(made, "frontend", workers=2)
+    edit(made, "frontend", workers=2, link_timeout_s=60)
     edit(made, "ring", partitions=3, slots=66)
     made.backend()
     process = made.frontend()
     workers = Workers(made)
-    wait_for(
-        "both workers", lambda: all((made.config.instance.run_dir / f"partition-{n}.lock").exists() for n in (0, 1))
-    )
+    # Their supervisor takes both partitions first, for a look.
+    wait_for("both workers", lambda: {0, process.pid}.isdisjoint({workers.pid(0), workers.pid(1)}))
 
     for partition in (0, 1):
         with workers.only(partition) as client:
@@ -370,6 +370,25 @@ def test_two_workers(made: Appliance) -> None:
         with workers.only(partition) as client:
             lines = client.get("/metrics").text.splitlines()
         assert 'blink_requests_total{finish_reason="length",model="tiny"} 8.0' in lines
+
+    def ask() -> None:
+        with made.client() as client:
+            client.post("/v1/completions", json=ASK)
+
+    def running(partition: int) -> int:
+        """What a worker says is in flight."""
+        with workers.only(partition) as client:
+            return int(client.get("/ready").json()["running"])
+
+    with ThreadPoolExecutor(8) as pool:
+        with made.stopped("backend"):
+            asked = [pool.submit(ask) for _ in range(8)]
+            for partition in (0, 1):
+                # A worker that has noticed that the backend stands refuses those that come late.
+                wait_for("it to count both's", lambda n=partition: running(n) == sum(not a.done() for a in asked) != 0)
+        for asking in asked:
+            asking.result(60)
+    assert {running(partition) for partition in (0, 1)} == {0}
 
     worker = workers.pid(0)
     assert worker != process.pid

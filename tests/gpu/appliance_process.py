@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-from blink.backend.gpu.watch import GpuDriver
+from blink.backend.gpu.loop_watcher import LoopWatcher
 from blink.gpu.cuda import Device
 from blink.instruments.synthetic import SyntheticAppliance
 from tests.gpu.storm import CONFIG, GEOMETRY
@@ -22,7 +22,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO)
     folder, driver_name = Path(sys.argv[1]), sys.argv[2]
     appliance = SyntheticAppliance(Device(), driver_name, CONFIG, GEOMETRY, folder, nodes=20, start=False)
-    driver = GpuDriver(appliance.loop, drain_timeout_s=5)
+    driver = LoopWatcher(appliance.loop, drain_timeout_s=5)
     signal.signal(signal.SIGTERM, lambda *_: driver.stop())
     print("serving", flush=True)
     driver.run()

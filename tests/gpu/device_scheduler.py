@@ -10,10 +10,11 @@ import ctypes
 from typing import Any
 
 import numpy as np
-from cuda.bindings import driver as cuda
+from cuda.bindings import driver as cu
 
 from blink import core
-from blink.backend.scheduler import Decision, SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
+from blink.backend.scheduler.host import Decision
 from blink.engine.seam.batch import BATCH, DECISION, Control, Kind
 from blink.engine.seam.buffers import BatchBuffers
 from blink.gpu.cuda import Device as Gpu
@@ -26,7 +27,7 @@ THREADS = 256
 def call(result: tuple[Any, ...]) -> Any:
     """The value of a driver call. Raises RuntimeError."""
     error, *values = result
-    if error != cuda.CUresult.CUDA_SUCCESS:
+    if error != cu.CUresult.CUDA_SUCCESS:
         raise RuntimeError(str(error))
     return values[0] if values else None
 
@@ -41,9 +42,9 @@ class Device:
 
     def pinned(self, size: int) -> np.ndarray:
         """Zeroed u8 host memory that the device maps at its host address, with a page of canaries on either side."""
-        flags = cuda.CU_MEMHOSTALLOC_PORTABLE | cuda.CU_MEMHOSTALLOC_DEVICEMAP
-        address = int(call(cuda.cuMemHostAlloc(size + 3 * PAGE, flags)))
-        assert int(call(cuda.cuMemHostGetDevicePointer(address, 0))) == address, "the device maps it elsewhere"
+        flags = cu.CU_MEMHOSTALLOC_PORTABLE | cu.CU_MEMHOSTALLOC_DEVICEMAP
+        address = int(call(cu.cuMemHostAlloc(size + 3 * PAGE, flags)))
+        assert int(call(cu.cuMemHostGetDevicePointer(address, 0))) == address, "the device maps it elsewhere"
         raw = np.frombuffer((ctypes.c_uint8 * (size + 3 * PAGE)).from_address(address), np.uint8)
         raw[:] = CANARY
         start = -address % PAGE or PAGE
@@ -54,22 +55,22 @@ class Device:
     def enqueue(self, stream: Any, name: str, *arguments: np.ndarray) -> None:
         """Put a kernel of one block on ``stream``; ``arguments`` are host arrays that hold the parameters."""
         pointers = (ctypes.c_void_p * len(arguments))(*(a.ctypes.data for a in arguments))
-        call(cuda.cuLaunchKernel(self.kernels[name], 1, 1, 1, THREADS, 1, 1, 0, stream, ctypes.addressof(pointers), 0))
+        call(cu.cuLaunchKernel(self.kernels[name], 1, 1, 1, THREADS, 1, 1, 0, stream, ctypes.addressof(pointers), 0))
 
     def launch(self, name: str, *arguments: np.ndarray) -> None:
         """Run a kernel of one block to its end."""
         self.enqueue(0, name, *arguments)
-        call(cuda.cuCtxSynchronize())
+        call(cu.cuCtxSynchronize())
 
     def load(self, cubin: bytes, *names: str) -> None:
         """Add the kernels ``names`` of ``cubin``."""
-        module = call(cuda.cuModuleLoadData(cubin))
-        self.kernels |= {n: call(cuda.cuModuleGetFunction(module, n.encode())) for n in names}
+        module = call(cu.cuModuleLoadData(cubin))
+        self.kernels |= {n: call(cu.cuModuleGetFunction(module, n.encode())) for n in names}
 
     def copy_in(self, array: np.ndarray) -> int:
         """The address of a copy of ``array`` in device memory."""
-        address = int(call(cuda.cuMemAlloc(array.nbytes)))
-        call(cuda.cuMemcpyHtoD(address, array.ctypes.data, array.nbytes))
+        address = int(call(cu.cuMemAlloc(array.nbytes)))
+        call(cu.cuMemcpyHtoD(address, array.ctypes.data, array.nbytes))
         return address
 
     def make(self, config: SchedulerConfig, geometry: Geometry) -> tuple[Ring, BatchBuffers, DeviceCore]:
@@ -91,7 +92,7 @@ class PinnedBuffers(BatchBuffers):
 
 
 class DeviceCore:
-    """The scheduler on the device; the calls of :class:`blink.backend.scheduler.Scheduler` that the tests need."""
+    """The scheduler on the device; the calls of :class:`blink.backend.scheduler.host.Scheduler` that the tests need."""
 
     def __init__(
         self, device: Device, config: SchedulerConfig, geometry: Geometry, *, g: int, f: int, pointers: np.ndarray
@@ -100,8 +101,8 @@ class DeviceCore:
         self.device, packed, lib = device, config.pack(), core.library()
         lib.blink_sched_size.restype = ctypes.c_uint64
         self.size = lib.blink_sched_size(ctypes.c_void_p(packed.ctypes.data), geometry.slots, geometry.parts)
-        self.memory = np.array([int(call(cuda.cuMemAlloc(self.size)))], np.uint64)
-        call(cuda.cuMemsetD8(int(self.memory[0]), 0, self.size))
+        self.memory = np.array([int(call(cu.cuMemAlloc(self.size)))], np.uint64)
+        call(cu.cuMemsetD8(int(self.memory[0]), 0, self.size))
         self.control = device.pinned(4).view(np.uint32)
         self.decision = device.pinned(DECISION.size).view(DECISION.dtype())
         addresses = [np.array([a], np.uint64) for a in (g, f, self.control.ctypes.data)]
@@ -126,7 +127,7 @@ class DeviceCore:
         """The scheduler's memory, copied to the host, 64-byte aligned."""
         raw = np.zeros(self.size + 64, np.uint8)
         start = -raw.ctypes.data % 64
-        call(cuda.cuMemcpyDtoH(raw.ctypes.data + start, int(self.memory[0]), self.size))
+        call(cu.cuMemcpyDtoH(raw.ctypes.data + start, int(self.memory[0]), self.size))
         return raw[start:]
 
     def counters(self) -> dict[str, int]:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from cuda.bindings import driver as cuda
+from cuda.bindings import driver as cu
 
-from blink.backend.scheduler import SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
 from blink.engine.seam.batch import Kind
 from blink.gpu.toolchain import compile_text
 from blink.ring.layout import Geometry
@@ -33,18 +33,18 @@ extern "C" __global__ void engine(blink::StepControl *c, int *out_token) {
 
 def microseconds(body: Callable[[Any], None]) -> float:
     """Mean time of what ``body`` puts on a stream."""
-    stream = call(cuda.cuStreamCreate(1))
-    call(cuda.cuStreamBeginCapture(stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+    stream = call(cu.cuStreamCreate(1))
+    call(cu.cuStreamBeginCapture(stream, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
     for _ in range(LAUNCHES):
         body(stream)
-    graph = call(cuda.cuGraphInstantiate(call(cuda.cuStreamEndCapture(stream)), 0))
-    events = [call(cuda.cuEventCreate(0)) for _ in range(2)]
-    call(cuda.cuGraphLaunch(graph, stream))
-    call(cuda.cuEventRecord(events[0], stream))
-    call(cuda.cuGraphLaunch(graph, stream))
-    call(cuda.cuEventRecord(events[1], stream))
-    call(cuda.cuEventSynchronize(events[1]))
-    return float(call(cuda.cuEventElapsedTime(*events))) * 1000 / LAUNCHES
+    graph = call(cu.cuGraphInstantiate(call(cu.cuStreamEndCapture(stream)), 0))
+    events = [call(cu.cuEventCreate(0)) for _ in range(2)]
+    call(cu.cuGraphLaunch(graph, stream))
+    call(cu.cuEventRecord(events[0], stream))
+    call(cu.cuGraphLaunch(graph, stream))
+    call(cu.cuEventRecord(events[1], stream))
+    call(cu.cuEventSynchronize(events[1]))
+    return float(call(cu.cuEventElapsedTime(*events))) * 1000 / LAUNCHES
 
 
 def measure(device: Device, lanes: int, *, host: bool) -> tuple[float, float]:
@@ -82,7 +82,7 @@ def measure(device: Device, lanes: int, *, host: bool) -> tuple[float, float]:
     turn, engine, core = build(lanes)
     for _ in range(lanes // 4 + 10):  # claims of 8 a step, prefills and decodes in turn
         turn(0)
-    call(cuda.cuCtxSynchronize())  # the stream that is measured does not wait for this one
+    call(cu.cuCtxSynchronize())  # the stream that is measured does not wait for this one
     decode = microseconds(turn) - alone
     last = core.decision[0]
     assert (last["kind"], last["rows"]) == (Kind.DECODE, lanes), "not all lanes were decoding"

@@ -12,6 +12,7 @@ from blink.engine.device.captured import capture_all
 from blink.engine.device.hosted import HostedEngine
 from blink.engine.native.engine import NativeEngine
 from blink.engine.seam.batch import Kind
+from blink.engine.seam.engine import EngineSettings
 from blink.errors import BlinkError
 from blink.model.spec import ModelSpec
 from tests.engine.harness import Harness
@@ -29,13 +30,13 @@ class NativeHarness(Harness):
     def __init__(
         self, device: Any, spec: ModelSpec, tensors: Mapping[str, Any], *, dtype: str = "float16", lanes: int = 32,
         context: int = 256, page_tokens: int = 8, seed: int = 0, prefill: Sequence[int] = PREFILL,
-        pages: int | None = None, **options: Any,
+        **options: Any,
     ) -> None:  # fmt: skip
-        lane_pages = -(-context // page_tokens)
-        pages = pages or lanes * lane_pages
-        self.device_buffers = DeviceBuffers(
-            device, {"lanes": lanes, "tokens": max(prefill), "lane_pages": lane_pages}
+        pages = lanes * -(-context // page_tokens)
+        self.settings = EngineSettings(
+            lanes=lanes, batch_tokens=max(prefill), pages=pages, page_tokens=page_tokens, max_context=context,
         )  # fmt: skip
+        self.device_buffers = DeviceBuffers(device, self.settings.dims)
         self.native = NativeEngine(
             device, spec, tensors, self.device_buffers, pages=pages, page_tokens=page_tokens, max_context=context,
             dtype=dtype, **options,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from cuda.bindings import driver as cuda
+from cuda.bindings import driver as cu
 
 from blink.engine.device.buffers import DeviceBuffers
 from blink.engine.seam.batch import Kind
@@ -65,7 +65,7 @@ def run(device: Device, work: Callable[[Any], None], times: int = 1) -> None:
     graph = capture(device, work)
     made = instantiate(device, graph)
     for _ in range(times):
-        assert cuda.cuGraphLaunch(made, device.stream) == (0,)
+        assert cu.cuGraphLaunch(made, device.stream) == (0,)
     device.synchronize()
     destroy_exec(made)
-    assert cuda.cuGraphDestroy(graph) == (0,)
+    assert cu.cuGraphDestroy(graph) == (0,)

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from blink.backend.scheduler import SchedulerConfig
+from blink.backend.gpu.ring import DeviceRing, MappedRing
+from blink.backend.scheduler.config import SchedulerConfig
 from blink.engine.seam.batch import Control
 from blink.instruments.synthetic import SyntheticAppliance
 from blink.ring.client import Handle, RingClient, RingFull, SamplingParams, SubmitRequest, Update
@@ -101,12 +102,21 @@ class Storm:
             self.clients[part].cancel(handle)
         elif draw < 0.85:
             misbehave(self._shadow, nonsense(rng), self._gens)
-            self.appliance.write_f(HOSTILE, self._shadow.f.tobytes())
+            self._write_f(self._shadow.f.tobytes())
         self.poll()
         deadline = time.monotonic() + STEPS_S
         while self._steps() < taken + PACE:
             assert time.monotonic() < deadline, f"the scheduler took less than {PACE} steps in {STEPS_S} s"
             self.poll()
+
+    def _write_f(self, content: bytes) -> None:
+        """Replace all of the hostile worker's F."""
+        at, ring = HOSTILE * GEOMETRY.f_stride, self.appliance.ring
+        if isinstance(ring, MappedRing):
+            ring.objects.f[at : at + len(content)] = memoryview(content)
+        else:
+            assert isinstance(ring, DeviceRing)
+            ring.f_memory.write(at, content)
 
     def _submit_anything(self) -> None:
         rng = self.rng

@@ -15,11 +15,11 @@ import pytest
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings")
 
-from blink.backend.gpu.drivers import DRIVERS
-from blink.backend.gpu.watch import GpuDriver
+from blink.backend.gpu.loop_watcher import LoopWatcher
 from blink.engine.seam.batch import Control
 from blink.errors import BlinkError
 from blink.instruments.synthetic import SyntheticAppliance
+from blink.registry import ON_DEVICE
 from blink.ring.client import SamplingParams, SubmitRequest
 from blink.ring.layout import Geometry, Phase, Reason
 from tests.gpu.storm import CONFIG, GEOMETRY, VOCAB, Storm, attach, run
@@ -42,7 +42,7 @@ def placement(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=[*DRIVERS])
+@pytest.fixture(params=ON_DEVICE)
 def driver(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -152,7 +152,7 @@ def test_stop_ends_everything(make: Make) -> None:
 def test_a_stop_has_an_end(make: Make, gpu: Any, stops: int) -> None:
     """What outlasts the drain, or a second signal, ends with an error, and the host's part with it."""
     appliance = make(LONG, LONG_RING, hashes=False, start=False)
-    driver = GpuDriver(appliance.loop, drain_timeout_s=0.2 if stops == 1 else 600)
+    driver = LoopWatcher(appliance.loop, drain_timeout_s=0.2 if stops == 1 else 600)
 
     def serve() -> None:
         gpu.make_current()

@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings")
 
-from blink.backend.gpu.drivers import DRIVERS
-from blink.backend.scheduler import SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
 from blink.model.prepare import prepare
+from blink.registry import ON_DEVICE
 from blink.ring.client import RingClient, SamplingParams, SubmitRequest
 from blink.ring.layout import Counter, Reason
 from blink.ring.lease import PartitionLease
@@ -42,7 +42,7 @@ def long_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "model"
 
 
-@pytest.fixture(params=[*DRIVERS])
+@pytest.fixture(params=ON_DEVICE)
 def a(gpu: object, request: pytest.FixtureRequest, tmp_path: Path, long_model: Path) -> Iterator[Appliance]:
     sections = {"engine": ENGINE | {"driver": request.param}, "ring": {"partitions": 3, "slots": 96, "input_mib": 1}}
     with appliance(tmp_path, long_model, frontend={"workers": 2}, **sections) as a:

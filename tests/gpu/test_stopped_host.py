@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings")
 
-from blink.backend.gpu.drivers import DRIVERS
+from blink.registry import ON_DEVICE
 from blink.ring.client import RingClient, SamplingParams, SubmitRequest
 from blink.ring.layout import Reason
 from blink.ring.shm import ShmTransport
@@ -33,7 +33,7 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
-@pytest.mark.parametrize("driver", [*DRIVERS])
+@pytest.mark.parametrize("driver", ON_DEVICE)
 def test_a_stopped_backend_serves(gpu: object, driver: str, shm: Path) -> None:
     command = [sys.executable, "-m", "tests.gpu.appliance_process", str(shm), driver]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as backend:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from blink.backend.scheduler import SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
 from blink.engine.seam.batch import Control
 from blink.ring.layout import Geometry
 from tests.kernels.nonsense import misbehave, nonsense

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from blink import core
-from blink.backend.scheduler import SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
 from blink.ring import layout
 from blink.ring.layout import Flag, Geometry, Reason, State
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from blink.backend.scheduler import Decision, Scheduler, SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
+from blink.backend.scheduler.host import Decision, Scheduler
 from blink.engine.seam.batch import Kind
 from blink.engine.seam.buffers import BatchBuffers
 from blink.ring.layout import Geometry, State

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blink.backend.scheduler import SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
 from blink.engine.seam.batch import Control, Kind
 from blink.ring.layout import Geometry, Reason, State
 from tests.kernels.hash_engine import answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from blink.backend.scheduler import SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
 from blink.engine.seam.batch import Kind
 from blink.ring.layout import HINT_TOKEN_LIMIT, Geometry, Reason
 from tests.kernels.test_single_requests import PROMPT, world

@@ -13,11 +13,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from blink.backend.scheduler import Decision, Scheduler, SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
+from blink.backend.scheduler.host import Decision
 from blink.engine.seam.batch import Control, Kind
 from blink.engine.seam.buffers import BatchBuffers
 from blink.ring.layout import HINT_TOKEN_LIMIT, Geometry, Reason, State, logprob_stride
 from blink.ring.words import Times, unpack_w2
+from tests.kernels.cpu_core import CpuCore
 from tests.kernels.hash_engine import HashEngine, answer
 from tests.kernels.ring_writer import Ring, Status, Writer
 
@@ -90,7 +92,7 @@ class World:
             self.ring, self.buffers, self.core = make(config, geometry)
         else:
             self.ring, self.buffers = Ring(geometry, config), BatchBuffers(config.dims)
-            self.core = Scheduler(config, geometry, self.ring.g, self.ring.f, self.buffers, threads=threads)
+            self.core = CpuCore(config, geometry, self.ring.g, self.ring.f, self.buffers, threads=threads)
         self.config, self.resident, self.hostile = config, resident, hostile
         self.engine = HashEngine(self.buffers, config.pages, config.page_tokens, config.vocab, self._fault)
         self.workers: list[Writer] = [self.ring.writer(p) for p in range(geometry.parts)]

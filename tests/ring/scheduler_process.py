@@ -13,7 +13,8 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
-from blink.backend.scheduler import Scheduler, SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
+from blink.backend.scheduler.host import Scheduler
 from blink.engine.seam.batch import Control, Kind
 from blink.engine.seam.buffers import BatchBuffers
 from blink.ring.announce import Announcer

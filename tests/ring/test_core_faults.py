@@ -8,13 +8,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blink.backend.scheduler import Decision, Scheduler, SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
+from blink.backend.scheduler.host import Decision
 from blink.engine.seam.batch import Kind
 from blink.engine.seam.buffers import BatchBuffers
 from blink.ring import words
 from blink.ring.layout import COMMAND, Geometry, State
 from blink.ring.transport import Region
 from tests.depth import examples
+from tests.kernels.cpu_core import CpuCore
 from tests.ring.adversarial import RingMemory
 from tests.ring.test_faults import ACTIONS, FAULTS, play, preset, scripts
 from tests.ring.toy import run_model
@@ -34,7 +36,7 @@ class Core:
         )  # fmt: skip
         self._buffers = BatchBuffers(config.dims)
         memory = world.memory
-        self.scheduler = Scheduler(config, memory.geometry, memory.g, memory.f, self._buffers)
+        self.scheduler = CpuCore(config, memory.geometry, memory.g, memory.f, self._buffers)
         for slot, gen in enumerate(gens or ()):
             self.scheduler.set_generation(slot, gen)
         self._decision: Decision | None = None

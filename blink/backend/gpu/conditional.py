@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 
 from blink.backend.gpu.loop import THREADS, GpuLoop
+from blink.backend.gpu.resident import ResidentDriver
 from blink.engine.device.captured import Graphs
 from blink.gpu.cuda import launch
 from blink.gpu.graphs import (
@@ -39,3 +40,9 @@ class ConditionalLoop(GpuLoop):
         made = instantiate(device, whole)
         destroy_graph(whole)
         return made
+
+
+class ConditionalDriver(ResidentDriver):
+    """The scheduler on the device, turned by a :class:`ConditionalLoop`."""
+
+    loop_type = ConditionalLoop

@@ -1,4 +1,4 @@
-"""What the two drivers share: one launch, then the device runs by itself until the scheduler says STOP."""
+"""What the drivers on the device share: one launch, then the device runs by itself until the scheduler says STOP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
-from cuda.bindings import driver
+from cuda.bindings import driver as cu
 
 from blink.backend.gpu.loop_layout import LOOP
 from blink.backend.gpu.state import DeviceScheduler
@@ -27,13 +27,15 @@ _JOIN_POLL_S = 0.002
 
 
 class GpuLoop(ABC):
-    """A driver: turns ``scheduler`` and runs its batches from ``graphs``, all on the device.
+    """Turns ``scheduler`` and runs its batches from ``graphs``, all on the device.
 
-    Everything is allocated, loaded and uploaded when it is made. A driver may be started again after its end.
+    Everything is allocated, loaded and uploaded when it is made. A loop may be started again after its end.
     """
 
     launch_window = 0
     """Graph launches per execution, for the scheduler's configuration; 0: there is no limit."""
+    copies = 1
+    """Executable copies of each graph."""
 
     def __init__(
         self, scheduler: DeviceScheduler, graphs: Graphs, *, idle_spin_us: float = IDLE_SPIN_US,
@@ -65,15 +67,15 @@ class GpuLoop(ABC):
     def start(self) -> None:
         """Launch the loop. Returns at once; nothing on the host is needed from here on."""
         started = time.perf_counter()
-        call(driver.cuGraphLaunch(self._exec, self._stream), "launching the scheduler")
+        call(cu.cuGraphLaunch(self._exec, self._stream), "launching the scheduler")
         self.launch_s = time.perf_counter() - started
 
     def ended(self) -> bool:
         """Whether the device has left the loop. Raises BlinkError where the device failed."""
-        (error,) = driver.cuStreamQuery(self._stream)
-        if error == driver.CUresult.CUDA_ERROR_NOT_READY:
+        (error,) = cu.cuStreamQuery(self._stream)
+        if error == cu.CUresult.CUDA_ERROR_NOT_READY:
             return False
-        if error != driver.CUresult.CUDA_SUCCESS:
+        if error != cu.CUresult.CUDA_SUCCESS:
             raise BlinkError(f"the scheduler's loop failed on the device: {describe(error)}", "restart the backend")
         return True
 

@@ -7,6 +7,7 @@ import ctypes
 import numpy as np
 
 from blink.backend.gpu.loop import THREADS, GpuLoop
+from blink.backend.gpu.resident import ResidentDriver
 from blink.engine.device.captured import Graphs
 from blink.gpu.cuda import launch
 from blink.gpu.graphs import Exec, capture, destroy_graph, instantiate
@@ -18,12 +19,14 @@ class PersistentLoop(GpuLoop):
 
     launch_window = 120
     """What CUDA allows one execution of a graph to launch (CUDA programming guide, device graph launch)."""
+    copies = 2
+    """One may still be ending when its graph is launched again."""
 
     def _build(self, graphs: Graphs) -> Exec:
         device = self.device
         kernel = device.kernels("drivers/persistent.cu", ["blink_resident"], controls_graphs=True)["blink_resident"]
         for graph in graphs.graphs:
-            self._execs += [instantiate(device, graph, for_device=True) for _ in range(2)]
+            self._execs += [instantiate(device, graph, for_device=True) for _ in range(self.copies)]
         handles = np.array([int(e) for e in self._execs], np.uint64)
         self._table = DeviceMemory(device, handles.nbytes, "the table of graphs")
         self._table.write(0, handles.tobytes())
@@ -37,3 +40,9 @@ class PersistentLoop(GpuLoop):
         """See :meth:`GpuLoop.close`."""
         super().close()
         self._table.free()
+
+
+class PersistentDriver(ResidentDriver):
+    """The scheduler on the device, turned by a :class:`PersistentLoop`."""
+
+    loop_type = PersistentLoop

@@ -6,34 +6,78 @@ it (`appliance`), and only copies reach it from the host.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Protocol, Self
 
+from blink.backend.readiness import OwnedRing
+from blink.backend.setup import Setup
 from blink.gpu.cuda import Device
 from blink.gpu.memory import DeviceMemory, Registered
+from blink.ring.announce import Kind
 from blink.ring.header import Header
-from blink.ring.layout import PAGE
+from blink.ring.layout import PAGE, Geometry
 from blink.ring.shm import RingObjects
-from blink.ring.transport import Bytes, Channel, Completion, LinkState, Region
 
 
-class HostRing:
-    """A ring in shared memory, mapped by the device at ``g`` and ``f``."""
+class RingForDevice(OwnedRing, Protocol):
+    """A ring that a device reads and writes, its G at the device address ``g`` and its F at ``f``."""
+
+    g: int
+    f: int
+
+    @classmethod
+    def open(cls, device: Device, setup: Setup) -> Self:
+        """A ring for the configuration, unpublished. Raises BlinkError."""
+
+    @staticmethod
+    def needs(geometry: Geometry) -> dict[str, int]:
+        """Bytes of the device's memory that such a ring takes, by part."""
+
+
+class MappedRing:
+    """A ring in shared memory, mapped by the device at ``g`` and ``f``. ``objects`` are closed with it."""
+
+    kind = Kind.FILE
 
     def __init__(self, objects: RingObjects) -> None:
-        """``objects`` must outlive this. Raises BlinkError where its pages cannot be locked."""
-        self.geometry = objects.geometry
+        """Raises BlinkError where its pages cannot be locked."""
+        self.objects, self.geometry, self.epoch = objects, objects.geometry, objects.epoch
         self._g = Registered(objects.g, f"{objects.directory}/G")
         self._f = Registered(objects.f, f"{objects.directory}/F")
         self.g, self.f = self._g.address, self._f.address
+
+    @classmethod
+    def open(cls, device: Device, setup: Setup) -> Self:
+        """See :meth:`RingForDevice.open`."""
+        return cls(setup.shared_ring())
+
+    @staticmethod
+    def needs(geometry: Geometry) -> dict[str, int]:
+        """Nothing of the device's memory."""
+        return {}
+
+    def publish(self) -> None:
+        """See :meth:`blink.ring.shm.RingObjects.publish`."""
+        self.objects.publish()
+
+    def header_page(self) -> bytes:
+        """H as it is now."""
+        return self.objects.header_page()
+
+    def descriptors(self) -> tuple[int, int]:
+        """See :meth:`blink.ring.shm.RingObjects.descriptors`."""
+        return self.objects.descriptors()
 
     def close(self) -> None:
         """Let the device's mappings go. No driver may run. Idempotent."""
         self._g.close()
         self._f.close()
+        self.objects.close()
 
 
 class DeviceRing:
-    """A ring in device memory at ``g`` and ``f``, complete with its header: there is nothing to publish."""
+    """A ring in device memory at ``g`` and ``f``, complete with its header."""
+
+    kind = Kind.DMABUF
 
     def __init__(self, device: Device, header: Header) -> None:
         self.geometry, self.epoch = header.geometry, header.epoch
@@ -43,6 +87,20 @@ class DeviceRing:
         for p in range(self.geometry.parts):
             self.g_memory.write(self.geometry.g_off + p * self.geometry.g_stride, header.epoch.to_bytes(8, "little"))
         self.g_memory.write(0, header.encode())
+
+    @classmethod
+    def open(cls, device: Device, setup: Setup) -> Self:
+        """See :meth:`RingForDevice.open`."""
+        device.require_ordered_rdma()
+        return cls(device, setup.header())
+
+    @staticmethod
+    def needs(geometry: Geometry) -> dict[str, int]:
+        """See :meth:`RingForDevice.needs`."""
+        return {"ring": geometry.g_bytes + geometry.f_bytes}
+
+    def publish(self) -> None:
+        """Nothing is left to do: nobody finds this memory before it is announced."""
 
     def header_page(self) -> bytes:
         """H as it is now."""
@@ -58,69 +116,5 @@ class DeviceRing:
         self.f_memory.free()
 
 
-class CopyTransport:
-    """A worker's link to a :class:`DeviceRing` of the same process: every operation is a copy that is waited for.
-
-    For tests and measurements. Slow beside RDMA, and not for serving: it needs the host, and the context.
-    """
-
-    def __init__(self, ring: DeviceRing, partition: int) -> None:
-        self.partition = partition
-        geometry = ring.geometry
-        self._spaces = {
-            Region.H: (ring.g_memory, 0, PAGE),
-            Region.G: (ring.g_memory, geometry.g_off + partition * geometry.g_stride, geometry.g_stride),
-            Region.F: (ring.f_memory, partition * geometry.f_stride, geometry.f_stride),
-        }
-        self._state, self._tickets = LinkState.DOWN, 0
-        self._done: list[Completion] = []
-
-    def size(self, region: Region) -> int:
-        """Bytes of ``region``; see :class:`blink.ring.transport.Transport`."""
-        return self._spaces[region][2]
-
-    @property
-    def state(self) -> LinkState:
-        """State of the link."""
-        return self._state
-
-    @property
-    def detail(self) -> str:
-        """Why the link is not up."""
-        return "" if self._state is LinkState.UP else "closed"
-
-    def _place(self, region: Region, offset: int, length: int) -> tuple[DeviceMemory, int]:
-        memory, base, size = self._spaces[region]
-        if offset < 0 or length < 0 or offset + length > size:
-            raise ValueError(f"[{offset}, +{length}) is outside {region.name}")
-        return memory, base + offset
-
-    def post_write(self, writes: Sequence[tuple[int, bytes]]) -> int:
-        """Copy every ``(offset in F_p, bytes)``; see :class:`blink.ring.transport.Transport`."""
-        self._tickets += 1
-        for offset, data in writes:
-            memory, at = self._place(Region.F, offset, len(data))
-            memory.write(at, data)
-        self._done.append(Completion(self._tickets, True))
-        return self._tickets
-
-    def post_read(self, region: Region, offset: int, length: int, channel: Channel = Channel.STATUS) -> int:
-        """Copy ``length`` bytes out of ``region``; see :class:`blink.ring.transport.Transport`."""
-        self._tickets += 1
-        memory, at = self._place(region, offset, length)
-        data: Bytes = memory.read(at, length)
-        self._done.append(Completion(self._tickets, True, data))
-        return self._tickets
-
-    def poll(self) -> list[Completion]:
-        """What completed since the last call."""
-        done, self._done = self._done, []
-        return done
-
-    def reconnect(self) -> None:
-        """Begin anew; always succeeds."""
-        self._done, self._state = [], LinkState.UP
-
-    def close(self) -> None:
-        """Give the link up. Idempotent."""
-        self._done, self._state = [], LinkState.DOWN
+RINGS: dict[str, type[RingForDevice]] = {"shm": MappedRing, "verbs": DeviceRing}
+"""By ring.transport: where those who reach the ring can have it."""

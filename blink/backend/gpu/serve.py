@@ -1,40 +1,20 @@
-"""The backend whose engine runs on a GPU. The scheduler does too, unless the configuration wants it on a CPU thread."""
+"""The backend whose engine runs on a GPU."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import closing
 from dataclasses import replace
-from typing import Protocol
 
-from blink.backend.gpu import prepare as graphs
-from blink.backend.gpu.assembly import Assembly, open_device
-from blink.backend.gpu.drivers import DRIVERS
+from blink.backend.gpu import inspector as graphs
+from blink.backend.gpu.assembly import assemble, open_device, require_free
 from blink.backend.gpu.engines import memory_plan
-from blink.backend.gpu.ring import DeviceRing, HostRing
-from blink.backend.gpu.state import DeviceScheduler
 from blink.backend.gpu.trial import longest_step_s
-from blink.backend.gpu.watch import GpuDriver
-from blink.backend.host_loop import Driver
-from blink.backend.readiness import budget_ms, serving
-from blink.backend.scheduler import Scheduler, SchedulerConfig
+from blink.backend.readiness import budget_ms, serve_until_stopped
 from blink.backend.setup import Setup
-from blink.backend.shutdown import Stoppable, StopSignals
-from blink.gpu.cuda import Device
-from blink.ring.announce import Announcer, Kind
-from blink.ring.shm import RingObjects
+from blink.backend.shutdown import StopSignals
+from blink.registry import driver_named
 
 __all__ = ["check", "graphs", "serve"]
-
-log = logging.getLogger("blink.backend")
-
-
-class Runnable(Stoppable, Protocol):
-    """A driver: runs until a stop."""
-
-    def run(self) -> None:
-        """Drive until the scheduler says STOP."""
 
 
 def check(setup: Setup) -> None:
@@ -50,57 +30,14 @@ def check(setup: Setup) -> None:
 
 def serve(setup: Setup, stop: StopSignals) -> None:
     """Serve until ``stop``. Raises BlinkError where this machine cannot."""
-    config = setup.config
+    config, driver_type = setup.config, driver_named(setup.config.engine.driver)
     device = open_device(setup)
-    with _ring(device, setup) as ring, closing(Assembly(device, setup)) as assembly:
+    require_free(device, setup)
+    with closing(driver_type.open_ring(device, setup)) as ring, closing(assemble(device, setup)) as assembly:
         graphs.verify(setup, assembly)
         longest = longest_step_s(assembly.hosted, setup.scheduling)
         assembly.hosted.reset()
         scheduling = replace(setup.scheduling, step_budget_ms=budget_ms(longest))
-        with _driver(setup, scheduling, assembly, ring) as driver:
-            stop.reach(driver)
-            if isinstance(ring, RingObjects):
-                ring.publish()
-            serving(config.model.served_name, ring.epoch, longest)
-            kind = Kind.FILE if isinstance(ring, RingObjects) else Kind.DMABUF
-            announced = config.ring.transport == "verbs"
-            with Announcer(config.instance.run_dir, ring, kind) if announced else nullcontext():
-                driver.run()
-
-
-@contextmanager
-def _ring(device: Device, setup: Setup) -> Iterator[RingObjects | DeviceRing]:
-    """The ring, where those who reach it can: in the GPU for a network card, else in shared memory."""
-    if setup.config.ring.transport == "verbs" and setup.config.engine.driver != "host":
-        device.require_ordered_rdma()
-        with closing(DeviceRing(device, setup.header())) as ring:
-            yield ring
-        return
-    with closing(setup.shared_ring()) as objects:
-        yield objects
-
-
-@contextmanager
-def _driver(
-    setup: Setup, scheduling: SchedulerConfig, assembly: Assembly, ring: RingObjects | DeviceRing
-) -> Iterator[Runnable]:
-    engine = setup.config.engine
-    if engine.driver == "host":
-        assert isinstance(ring, RingObjects)
-        assembly.hosted.instantiate_all()
-        scheduler = Scheduler(scheduling, ring.geometry, ring.g, ring.f, assembly.hosted.buffers)
-        yield Driver(scheduler, assembly.hosted, drain_timeout_s=engine.drain_timeout_s)
-        return
-    loop_type = DRIVERS[engine.driver]
-    scheduling = replace(scheduling, launch_window=loop_type.launch_window)
-    with ExitStack() as opened:
-        seen = ring if isinstance(ring, DeviceRing) else opened.enter_context(closing(HostRing(ring)))
-        resident = opened.enter_context(closing(DeviceScheduler(assembly.device, scheduling, seen, assembly.buffers)))
-        loop = opened.enter_context(closing(loop_type(resident, assembly.graphs)))
-        driver = opened.enter_context(closing(GpuDriver(loop, drain_timeout_s=engine.drain_timeout_s)))
-        log.info(
-            "%d graphs are executable after %.2f s, in %d MiB", len(assembly.graphs.graphs), loop.build_s,
-            loop.graph_bytes >> 20,
-        )  # fmt: skip
-        yield driver
-        log.info("the scheduler's counters: %s", {k: v for k, v in resident.counters().items() if v})
+        made = driver_type(assembly, scheduling, ring, drain_timeout_s=config.engine.drain_timeout_s)
+        with closing(made) as driver:
+            serve_until_stopped(config, ring, driver, stop, longest)

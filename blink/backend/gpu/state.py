@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 
-from blink.backend.gpu.ring import DeviceRing, HostRing
-from blink.backend.scheduler import SchedulerConfig, check_state, counters_of, state_size
+from blink.backend.gpu.ring import RingForDevice
+from blink.backend.scheduler.binding import check_state, counters_of, state_size
+from blink.backend.scheduler.config import SchedulerConfig
 from blink.engine.device.buffers import DeviceBuffers
 from blink.engine.seam.batch import Control
 from blink.gpu.cuda import Device, launch
@@ -19,9 +20,7 @@ class DeviceScheduler:
     ValueError naming the wrong field of ``config``.
     """
 
-    def __init__(
-        self, device: Device, config: SchedulerConfig, ring: HostRing | DeviceRing, buffers: DeviceBuffers
-    ) -> None:
+    def __init__(self, device: Device, config: SchedulerConfig, ring: RingForDevice, buffers: DeviceBuffers) -> None:
         packed = config.pack()
         size = state_size(packed, ring.geometry)
         self.device, self.config, self.buffers = device, config, buffers
@@ -44,7 +43,7 @@ class DeviceScheduler:
         self._control[0] = control
 
     def counters(self) -> dict[str, int]:
-        """Every counter by name, as of one moment; see :meth:`blink.backend.scheduler.Scheduler.counters`."""
+        """Every counter by name, as of one moment; see :meth:`blink.backend.scheduler.host.Scheduler.counters`."""
         copy = self.memory.read(0, self.memory.size)
         return counters_of(copy.ctypes.data)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from blink.backend.scheduler import SchedulerConfig
+from blink.backend.scheduler.config import SchedulerConfig
 from blink.engine.device.hosted import HostedEngine
 from blink.engine.seam.batch import Kind
 from blink.engine.seam.handmade_step import describe_step

@@ -19,9 +19,12 @@ from blink.gpu.graphs import Graph, capture, destroy_graph
 
 
 class CapturedEngine(Protocol):
-    """Makes the graphs of a model."""
+    """Makes the graphs of a model. Everything is loaded and allocated before."""
 
-    def prepare(self, kind: Kind, size: int) -> None:
+    exact: bool
+    """Whether the graph that a step runs in changes no bit of an answer."""
+
+    def tune(self, kind: Kind, size: int) -> None:
         """Choose what the graph of such a step will need chosen. Called before its capture."""
 
     def enqueue(self, kind: Kind, size: int, stream: Stream) -> None:
@@ -29,6 +32,9 @@ class CapturedEngine(Protocol):
 
         Called while ``stream`` captures, so only kernels, copies and fills of fixed shape; memory is allocated before.
         """
+
+    def close(self) -> None:
+        """Free the memory. No graph of this engine may run."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,7 @@ def capture_all(device: Device, engine: CapturedEngine, decode: Sequence[int], p
     shapes = [(Kind.DECODE, n) for n in decode] + [(Kind.PREFILL, n) for n in prefill]
     graphs, seconds = [], []
     for kind, size in shapes:
-        engine.prepare(kind, size)
+        engine.tune(kind, size)
         started = time.perf_counter()
         graphs.append(capture(device, lambda stream, k=kind, n=size: engine.enqueue(k, n, stream)))  # type: ignore[misc]
         seconds.append(time.perf_counter() - started)

@@ -7,7 +7,7 @@ its graph launched and waited for, and its outputs copied back: what a serving s
 from __future__ import annotations
 
 import numpy as np
-from cuda.bindings import driver
+from cuda.bindings import driver as cu
 
 from blink.engine.device.buffers import DeviceBuffers
 from blink.engine.device.captured import Graphs
@@ -75,12 +75,12 @@ class HostedEngine(Engine):
             flags = self.buffers.lane_params["flags"]
             self._wants_logprobs = bool((flags & Flag.LOGPROBS).any())
         index = graph if kind == Kind.DECODE else self._graphs.decode_count + graph
-        call(driver.cuGraphLaunch(self._exec(index), self._stream), "launching a step")
+        call(cu.cuGraphLaunch(self._exec(index), self._stream), "launching a step")
         self._to_host(*self._tokens)
         if self._wants_logprobs:
             self._to_host(*self._logprobs)
         self._to_host(*self._status)
-        call(driver.cuStreamSynchronize(self._stream), "waiting for a step")
+        call(cu.cuStreamSynchronize(self._stream), "waiting for a step")
 
     def run_shape(self, kind: Kind, size: int | None = None) -> None:
         """Execute a step that somebody described by hand, in the tightest graph, or in the one for ``size``.
@@ -103,15 +103,15 @@ class HostedEngine(Engine):
         """Forget the steps that were run by hand, on both sides."""
         self._control[:] = 0
         self._to_device(*self._status)
-        call(driver.cuStreamSynchronize(self._stream), "waiting for a copy")
+        call(cu.cuStreamSynchronize(self._stream), "waiting for a copy")
 
     def _to_device(self, at: int, size: int) -> None:
         source, target = self.buffers.raw.ctypes.data + at, self._device_buffers.memory.address + at
-        call(driver.cuMemcpyHtoDAsync(target, source, size, self._stream), "copying a step to the device")
+        call(cu.cuMemcpyHtoDAsync(target, source, size, self._stream), "copying a step to the device")
 
     def _to_host(self, at: int, size: int) -> None:
         target, source = self.buffers.raw.ctypes.data + at, self._device_buffers.memory.address + at
-        call(driver.cuMemcpyDtoHAsync(target, source, size, self._stream), "copying a step's outputs")
+        call(cu.cuMemcpyDtoHAsync(target, source, size, self._stream), "copying a step's outputs")
 
     def close(self) -> None:
         """Release the executable graphs. Nothing may run."""

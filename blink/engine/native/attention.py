@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 
-from cuda.bindings import driver as cuda
+from cuda.bindings import driver as cu
 
 from blink.engine.device.buffers import DeviceBuffers
 from blink.engine.native.attention_shape import DECODE_HEADS, SPLIT, AttentionShape
@@ -66,7 +66,7 @@ class Attention:
         self._prefill_shared = _prefill_shared(shape.head_dim) + 4 * lanes
         allow_shared(self._kernels["decode"], self._decode_shared)
         allow_shared(self._kernels["prefill"], self._prefill_shared)
-        self._processors = device.attribute(cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+        self._processors = device.attribute(cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
         each = resident_blocks(self._kernels["decode"], _DECODE_THREADS, self._decode_shared)
         self._resident = self._processors * each
         self._partial = DeviceMemory(device, shape.partial_bytes(lanes), "partial attention")

@@ -19,14 +19,15 @@ from blink.engine.native.cache import Cache
 from blink.engine.native.cublaslt import CublasLt
 from blink.engine.native.forward import Forward
 from blink.engine.native.linear import SMALL, LargeLinear, SmallLinear
-from blink.engine.native.memory import attention_shape, memory_parts, require_memory
+from blink.engine.native.memory import attention_shape
 from blink.engine.native.ops import CheckedBuffers, Limits, Ops, Rotary
 from blink.engine.native.random import RandomSource
 from blink.engine.native.sampler import Sampler
-from blink.engine.native.shape import DType, Matrix, require_supported
+from blink.engine.native.shape import Matrix, require_supported
 from blink.engine.native.sizes import aligned
 from blink.engine.native.weights import Weights
 from blink.engine.seam.batch import Kind
+from blink.engine.seam.engine import DType, EngineSettings
 from blink.errors import BlinkError
 from blink.gpu.cuda import Device, Stream
 from blink.model.rope import RopeTable
@@ -37,10 +38,10 @@ class NativeEngine:
     """A :class:`~blink.engine.device.captured.CapturedEngine` over ``buffers``, with a cache of ``pages`` pages.
 
     ``tensors`` are the checkpoint's, by HuggingFace name, or the seed of random weights that are made on the device.
-    ``choices`` is the file of the algorithms that :meth:`prepare` has chosen; None keeps them in memory. ``exact`` is
+    ``choices`` is the file of the algorithms that :meth:`tune` has chosen; None keeps them in memory. ``exact`` is
     :class:`blink.engine.native.forward.Forward`'s. Everything is loaded and allocated here;
     :meth:`enqueue` allocates nothing. Raises BlinkError where the model is of a kind that this engine does not run,
-    where the checkpoint does not fit ``spec``, or where the device has too little memory; then nothing was allocated.
+    or where the checkpoint does not fit ``spec``. What it takes is :func:`blink.engine.native.memory.needs`.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class NativeEngine:
         *, pages: int, page_tokens: int, max_context: int, dtype: DType, exact: bool = False,
         choices: Path | None = None,
     ) -> None:  # fmt: skip
-        self.device, self.spec, self.dtype = device, spec, dtype
+        self.device, self.spec, self.dtype, self.exact = device, spec, dtype, exact
         require_supported(spec)
         lanes, tokens, lane_pages = (buffers.dims[n] for n in ("lanes", "tokens", "lane_pages"))
         if max_context > lane_pages * page_tokens:
@@ -56,10 +57,10 @@ class NativeEngine:
                 f"max_context: {max_context} tokens exceed the {lane_pages * page_tokens} of a lane's pages",
                 "give lanes more pages, or lower max_context",
             )
-        parts = memory_parts(
-            spec, dtype=dtype, pages=pages, page_tokens=page_tokens, max_context=max_context, dims=buffers.dims
+        settings = EngineSettings(
+            lanes=lanes, batch_tokens=tokens, pages=pages, page_tokens=page_tokens, max_context=max_context,
+            dtype=dtype, exact=exact,
         )  # fmt: skip
-        require_memory(parts, device.free_memory())
         self._open = ExitStack()
         try:
             self.weights = self._keep(Weights(device, spec, tensors, dtype))
@@ -68,7 +69,7 @@ class NativeEngine:
             self._buffers = self._keep(CheckedBuffers(device, buffers))
             self._ops = Ops(device, dtype, self._buffers)
             self.cublas = self._keep(CublasLt(device, dtype, choices))
-            shape = attention_shape(spec, dtype, pages, page_tokens, max_context)
+            shape = attention_shape(spec, settings)
             self.attention = self._keep(Attention(device, self._buffers, shape))
             self.sampler = self._keep(Sampler(device, self._buffers, vocab=spec.vocab, max_context=max_context))
             limits = Limits(
@@ -89,10 +90,10 @@ class NativeEngine:
             self._open.close()
             raise
 
-    def prepare(self, kind: Kind, size: int) -> None:
+    def tune(self, kind: Kind, size: int) -> None:
         """See :class:`blink.engine.device.captured.CapturedEngine`: cuBLASLt's algorithms are chosen by time, once."""
         self.forward.tune(size)
-        with contextlib.suppress(OSError):  # where nothing can be kept, the manifest of the graphs says so
+        with contextlib.suppress(OSError):  # where nothing can be kept, the inspection of the graphs says so
             self.cublas.choices.save()
 
     def enqueue(self, kind: Kind, size: int, stream: Stream) -> None:

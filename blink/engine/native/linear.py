@@ -7,12 +7,13 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cuda.bindings import driver as cuda
+from cuda.bindings import driver as cu
 
 from blink.engine.native.cublaslt import CublasLt
 from blink.engine.native.ops import Ops, Rotary
-from blink.engine.native.shape import REAL, DType, Matrix
+from blink.engine.native.shape import REAL, Matrix
 from blink.engine.native.weights import Linear
+from blink.engine.seam.engine import DType
 from blink.gpu.cuda import Device, Stream, allow_shared, launch
 
 SMALL = 8
@@ -79,7 +80,7 @@ class SmallLinear:
     def __init__(self, device: Device, dtype: DType) -> None:
         defines = {"BLINK_BF16": 1} if dtype == "bfloat16" else {}
         self._kernels = device.kernels("native/linear.cu", [_name(*key) for key in _KERNELS], defines=defines)
-        processors = cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+        processors = cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
         self._processors = device.attribute(processors)
         for (rows, epilogue), kernel in _KERNELS.items():
             allow_shared(self._kernels[_name(rows, epilogue)], _shared(kernel, rows, NORMED_SIZE * (rows == NORMED)))

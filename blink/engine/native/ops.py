@@ -6,8 +6,9 @@ import ctypes
 from ctypes import c_float, c_uint32, c_uint64
 
 from blink.engine.device.buffers import DeviceBuffers
-from blink.engine.native.shape import DType, Matrix
+from blink.engine.native.shape import Matrix
 from blink.engine.seam.batch import STEP, Kind
+from blink.engine.seam.engine import DType
 from blink.gpu.cuda import Device, Stream, launch
 from blink.gpu.memory import DeviceMemory
 

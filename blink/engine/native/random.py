@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import zlib
 
-from blink.engine.native.shape import DType, Matrix
+from blink.engine.native.shape import Matrix
+from blink.engine.seam.engine import DType
 from blink.gpu.cuda import Device, launch
 
 _GRID, _THREADS = 1056, 256

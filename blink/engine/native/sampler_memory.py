@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blink.engine.reference.sampling import MAX_VOCAB
+from blink.engine.seam.sampling import MAX_VOCAB
 from blink.errors import BlinkError
 
 BLOCKS, WARPS = 8, 16  # of the cluster that has a row, and of each block; kernels/native/cluster.cuh

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from blink.errors import BlinkError
 from blink.model.spec import ModelSpec
 
-DType = Literal["float16", "bfloat16"]
 REAL = 2
 """Bytes of a weight, an activation, a key or a value: float16 or bfloat16."""
 PAD = 32

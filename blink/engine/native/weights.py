@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from blink.engine.native.arena import Arena
 from blink.engine.native.random import RandomSource
-from blink.engine.native.shape import DType, Matrix, matrices
+from blink.engine.native.shape import Matrix, matrices
 from blink.engine.native.sizes import FLOAT, weights_nbytes
+from blink.engine.seam.engine import DType
 from blink.errors import BlinkError
 from blink.gpu.cuda import Device
 from blink.model.progress import Progress

@@ -13,13 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from blink.engine.reference.philox import random_u64
+from blink.engine.seam.sampling import WEIGHT_BITS
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
-WEIGHT_BITS = 40  # of the most likely token's weight; 2^22 tokens of it fit into 62 bits
-MAX_VOCAB = 1 << 22
 NO_TOKEN = -1
 
 

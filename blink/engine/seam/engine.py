@@ -1,12 +1,57 @@
-"""What every engine offers to the part that drives it, and what it takes in memory."""
+"""What every engine offers to the part that drives it, and what it takes in memory.
+
+An engine is a package, named in blink/registry.py. The package itself has ``needs(spec, settings)``, which returns the
+bytes that the engine takes, by part, as ``dict[str, int]``; the keys go into messages, so a part that a setting makes
+smaller has that setting's name. It imports nothing that only this engine needs. The package's module ``load`` has
+``load``: on a CPU ``load(model, spec, settings, buffers)`` returns an :class:`Engine` over
+:class:`blink.engine.seam.buffers.BatchBuffers`; on a GPU ``load(device, model, spec, settings, buffers, *, choices)``
+returns a :class:`blink.engine.device.captured.CapturedEngine` over
+:class:`blink.engine.device.buffers.DeviceBuffers`, and ``choices`` is a file in which it may keep what it chose for its
+graphs. ``model`` is a
+:class:`blink.model.prepared.PreparedModel`, ``spec`` its :class:`blink.model.spec.ModelSpec`, ``settings`` an
+:class:`EngineSettings`. Both raise BlinkError for what the engine cannot do.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from blink.model.spec import ModelSpec
 
 FLOAT32 = 4
+DType = Literal["float16", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What a configuration says of an engine: the shapes that it runs, and how.
+
+    ``lanes`` and ``batch_tokens`` are rows and packed tokens of the largest step; the cache has ``pages`` pages of
+    ``page_tokens`` positions, a request has ``max_context`` of them at most. ``dtype`` is of weights and cache on a
+    GPU; ``threads`` are the reference engine's, all of the CPU's with None; ``exact`` and ``random_seed`` (of weights
+    in place of the checkpoint's, or None) are the native engine's.
+    """
+
+    lanes: int
+    batch_tokens: int
+    pages: int
+    page_tokens: int
+    max_context: int
+    dtype: DType = "float16"
+    threads: int | None = None
+    exact: bool = False
+    random_seed: int | None = None
+
+    @property
+    def dims(self) -> Mapping[str, int]:
+        """Dimensions of the step buffers; see :data:`blink.engine.seam.batch.BATCH`."""
+        return {
+            "lanes": self.lanes,
+            "tokens": self.batch_tokens,
+            "lane_pages": -(-self.max_context // self.page_tokens),
+        }
 
 
 class Engine(Protocol):
@@ -21,11 +66,6 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Release memory; the engine cannot be used afterwards."""
-
-
-def weight_bytes(spec: ModelSpec, item: int = FLOAT32) -> int:
-    """Bytes of all weights at ``item`` bytes each."""
-    return spec.parameters() * item
 
 
 def kv_bytes_per_token(spec: ModelSpec, item: int = FLOAT32) -> int:

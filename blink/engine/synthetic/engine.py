@@ -6,7 +6,7 @@ import ctypes
 
 import numpy as np
 import numpy.typing as npt
-from cuda.bindings import driver as cuda
+from cuda.bindings import driver as cu
 
 from blink.engine.device.buffers import DeviceBuffers
 from blink.engine.seam.batch import Kind
@@ -28,6 +28,8 @@ class SyntheticEngine:
     as :attr:`held` is not 0.
     """
 
+    exact = True
+
     def __init__(
         self, device: Device, buffers: DeviceBuffers, *, pages: int, page_tokens: int, vocab: int, hashes: bool = True,
         nodes: int = 1, fill_rounds: int = 0, trace: int = 0, may_hang: bool = False,
@@ -35,7 +37,7 @@ class SyntheticEngine:
         self._kernels = device.kernels("synthetic/synthetic.cu", _NAMES)
         self._buffers, self._page_tokens, self._vocab = buffers, page_tokens, vocab
         self._hashes, self._nodes, self._fill_rounds = hashes, nodes, fill_rounds
-        count = cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+        count = cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
         self._full_grid = _BLOCKS_PER_SM * device.attribute(count)
         self._kv = DeviceMemory(device, 4 * pages * page_tokens, "synthetic keys and values")
         self._trace = DeviceMemory(device, _TRACE_HEAD + 16 * trace, "the trace")
@@ -44,7 +46,7 @@ class SyntheticEngine:
         if may_hang:
             self.held, self._held_address = mapped_words(1)
 
-    def prepare(self, kind: Kind, size: int) -> None:
+    def tune(self, kind: Kind, size: int) -> None:
         """See :class:`blink.engine.device.captured.CapturedEngine`; nothing is to be chosen."""
 
     def enqueue(self, kind: Kind, size: int, stream: Stream) -> None:

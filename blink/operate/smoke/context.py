@@ -10,7 +10,7 @@ import httpx
 
 from blink.config import ApplianceConfig
 from blink.model.prepared import PreparedModel
-from blink.operate.smoke import http
+from blink.operate.http import client_options
 from blink.operate.smoke.operator import Operator
 from blink.operate.status import observer
 from blink.ring.lease import PartitionLease
@@ -58,7 +58,7 @@ class Context:
     @cached_property
     def http(self) -> httpx.Client:
         """A client of the frontend."""
-        return self._stack.enter_context(httpx.Client(**http.client_options(self.config.frontend)))
+        return self._stack.enter_context(httpx.Client(**client_options(self.config.frontend)))
 
     def __enter__(self) -> Context:
         return self

@@ -7,7 +7,8 @@ from typing import Any
 
 import httpx
 
-from blink.operate.smoke import http
+from blink.operate.http import base_url, client_options
+from blink.operate.smoke import calls
 from blink.operate.smoke.check import Check, CheckError, Deadline
 from blink.operate.smoke.context import Context
 from blink.ring.layout import Counter, Reason
@@ -24,13 +25,13 @@ STUCK = "the backend is overloaded, stopped or hung: `blink status`"
 
 def health(context: Context, deadline: Deadline) -> str:
     """The frontend answers, and says that it can serve."""
-    http.answer(http.call(context.http, deadline, "GET", "/health"))
-    return f"GET {http.base_url(context.config.frontend)}/health: 200"
+    calls.answer(calls.call(context.http, deadline, "GET", "/health"))
+    return f"GET {base_url(context.config.frontend)}/health: 200"
 
 
 def models(context: Context, deadline: Deadline) -> str:
     """The served model has its configured name."""
-    document = http.answer(http.call(context.http, deadline, "GET", "/v1/models"))
+    document = calls.answer(calls.call(context.http, deadline, "GET", "/v1/models"))
     names = [m.get("id") for m in document.get("data", [])]
     wanted = context.config.model.served_name
     if wanted not in names:
@@ -42,8 +43,8 @@ def models(context: Context, deadline: Deadline) -> str:
 
 def auth(context: Context, deadline: Deadline) -> str:
     """A request without a key is refused; made only where keys are configured."""
-    with httpx.Client(**http.client_options(context.config.frontend, authenticate=False)) as client:
-        response = http.call(client, deadline, "GET", "/v1/models")
+    with httpx.Client(**client_options(context.config.frontend, authenticate=False)) as client:
+        response = calls.call(client, deadline, "GET", "/v1/models")
     if response.status_code != 401:
         raise CheckError(
             f"a request without a key was answered with {response.status_code}, not 401",
@@ -52,7 +53,7 @@ def auth(context: Context, deadline: Deadline) -> str:
     return "a request without a key is refused"
 
 
-def _request(context: Context, **fields: Any) -> http.Json:
+def _request(context: Context, **fields: Any) -> calls.Json:
     return {
         "model": context.config.model.served_name,
         "prompt": PROMPT,
@@ -65,7 +66,7 @@ def _request(context: Context, **fields: Any) -> http.Json:
 
 def completion(context: Context, deadline: Deadline) -> str:
     """A whole answer, with the usage and the reason that were asked for."""
-    document = http.answer(http.call(context.http, deadline, "POST", "/v1/completions", _request(context)))
+    document = calls.answer(calls.call(context.http, deadline, "POST", "/v1/completions", _request(context)))
     _expect_usage(document.get("usage"))
     choice = document["choices"][0]
     if choice["finish_reason"] != "length":
@@ -79,10 +80,10 @@ def stream(context: Context, deadline: Deadline) -> str:
     body = _request(context, stream=True, stream_options={"include_usage": True})
     text, chunks, done = "", 0, False
     reasons: list[str] = []
-    usages: list[http.Json] = []
+    usages: list[calls.Json] = []
     ids: set[str] = set()
-    with http.stream(context.http, deadline, "/v1/completions", body) as response:
-        for event in http.events(response, deadline):
+    with calls.stream(context.http, deadline, "/v1/completions", body) as response:
+        for event in calls.events(response, deadline):
             if done:
                 raise CheckError(f"an event after [DONE]: {event!r}", "a defect of the frontend")
             if event == "[DONE]":
@@ -119,8 +120,8 @@ def cancel(context: Context, deadline: Deadline) -> str:
     before = context.observer.observe()
     limit = min(before.header.max_context // 2, HANG_UP_TOKENS)
     body = _request(context, max_tokens=limit, stream=True)
-    with http.stream(context.http, deadline, "/v1/completions", body) as response:
-        for event, _ in zip(http.events(response, deadline), range(HANG_UP_AFTER), strict=False):
+    with calls.stream(context.http, deadline, "/v1/completions", body) as response:
+        for event, _ in zip(calls.events(response, deadline), range(HANG_UP_AFTER), strict=False):
             _chunk(event)
     hung_up, start = context.observer.observe(), time.monotonic()
     while True:
@@ -139,7 +140,7 @@ def cancel(context: Context, deadline: Deadline) -> str:
     return f"freed {seconds * 1000:.0f} ms and {steps} decode steps after the client hung up"
 
 
-def _chunk(event: http.Json | str) -> http.Json:
+def _chunk(event: calls.Json | str) -> calls.Json:
     if isinstance(event, str):
         raise CheckError(f"an event is neither a chunk nor [DONE]: {event!r}", "a defect of the frontend")
     if "error" in event:

@@ -1,4 +1,4 @@
-"""Inspecting and trying every graph of an appliance, and the manifest that remembers it.
+"""Inspecting and trying every graph of an appliance, and remembering what was seen.
 
 ``blink backend --prepare`` does it when an appliance is provisioned; a start compares, and does it again where anything
 has changed since.
@@ -9,92 +9,94 @@ from __future__ import annotations
 import logging
 import time
 
-from blink.backend.gpu.assembly import Assembly, open_device
-from blink.backend.gpu.manifest import (
+from blink.backend.gpu.assembly import Assembly, assemble, open_device, require_free
+from blink.backend.gpu.inspection import (
     GraphRecord,
-    Manifest,
+    Inspection,
     differences,
     identity,
-    manifest_path,
-    read_manifest,
+    inspection_path,
+    read_inspection,
 )
 from blink.backend.gpu.trial import answer
 from blink.backend.setup import Setup
 from blink.errors import BlinkError
 from blink.gpu.graphs import destroy_exec, instantiate
 from blink.gpu.nodes import node_counts, require_runnable
+from blink.registry import driver_named
 
 log = logging.getLogger("blink.backend")
 
 
 def check(setup: Setup) -> int:
-    """Say whether the manifest is up to date, and where not, in what. Changes nothing."""
-    wrong = differences(read_manifest(manifest_path(setup)), identity(open_device(setup), setup))
-    print(f"{manifest_path(setup)}: {'would be made: ' + ', '.join(wrong) if wrong else 'up to date'}")
+    """Say whether the inspection is up to date, and where not, in what. Changes nothing."""
+    wrong = differences(read_inspection(inspection_path(setup)), identity(open_device(setup), setup))
+    print(f"{inspection_path(setup)}: {'would be made: ' + ', '.join(wrong) if wrong else 'up to date'}")
     return 0
 
 
-def prepare(setup: Setup) -> int:
-    """Make the manifest, unless it is up to date."""
-    device, path = open_device(setup), manifest_path(setup)
-    if not differences(read_manifest(path), identity(device, setup)):
+def inspect(setup: Setup) -> int:
+    """Inspect the graphs, unless that is up to date."""
+    device, path = open_device(setup), inspection_path(setup)
+    if not differences(read_inspection(path), identity(device, setup)):
         return check(setup)
-    assembly = Assembly(device, setup)
+    require_free(device, setup)
+    assembly = assemble(device, setup)
     try:
-        manifest = _make(setup, assembly)
-        manifest.write(path)
+        inspection = _look(setup, assembly)
+        inspection.write(path)
     except OSError as e:
         raise BlinkError(f"{path}: {e.strerror}", "name a writable directory as engine.cache_dir") from None
     finally:
         assembly.close()
-    nodes = sum(sum(record.nodes.values()) for record in manifest.graphs)
+    nodes = sum(sum(record.nodes.values()) for record in inspection.graphs)
     print(
-        f"{path}: made; {len(manifest.graphs)} graphs of {nodes} nodes, captured in "
-        f"{sum(r.capture_ms for r in manifest.graphs) / 1000:.2f} s, instantiated in "
-        f"{sum(r.instantiate_ms for r in manifest.graphs) / 1000:.2f} s, in "
-        f"{sum(r.bytes for r in manifest.graphs) / 2**20:.0f} MiB"
+        f"{path}: made; {len(inspection.graphs)} graphs of {nodes} nodes, captured in "
+        f"{sum(r.capture_ms for r in inspection.graphs) / 1000:.2f} s, instantiated in "
+        f"{sum(r.instantiate_ms for r in inspection.graphs) / 1000:.2f} s, in "
+        f"{sum(r.bytes for r in inspection.graphs) / 2**20:.0f} MiB"
     )
     return 0
 
 
 def verify(setup: Setup, assembly: Assembly) -> None:
-    """At a start: see that the graphs are those of the manifest and answer as they did, or make it anew.
+    """At a start: see that the graphs are those that were inspected and answer as they did, or inspect them anew.
 
     Raises BlinkError where a graph is unfit, or where the same kernels on the same GPU answer otherwise than before.
     """
-    path, now = manifest_path(setup), identity(assembly.device, setup)
-    manifest = read_manifest(path)
-    wrong = differences(manifest, now)
-    if manifest is None or wrong:
+    path, now = inspection_path(setup), identity(assembly.device, setup)
+    inspection = read_inspection(path)
+    wrong = differences(inspection, now)
+    if inspection is None or wrong:
         log.info("%s is made anew: %s", path, ", ".join(wrong))
-        manifest = _make(setup, assembly)
+        inspection = _look(setup, assembly)
         try:
-            manifest.write(path)
+            inspection.write(path)
         except OSError as e:
             log.warning("%s: %s; the next start inspects the graphs again", path, e.strerror)
         return
     found = answer(assembly.hosted, setup.scheduling)
-    if found != manifest.answer:
+    if found != inspection.answer:
         raise BlinkError(
-            f"the engine answers {list(found)}, and {list(manifest.answer)} when {path} was made, on the same GPU",
+            f"the engine answers {list(found)}, and {list(inspection.answer)} when {path} was made, on the same GPU",
             "suspect the GPU's memory (nvidia-smi -q -d ECC); to accept the new answer, remove that file",
         )
 
 
-def _make(setup: Setup, assembly: Assembly) -> Manifest:
-    records = _inspect(assembly, on_device=setup.config.engine.driver != "host")
+def _look(setup: Setup, assembly: Assembly) -> Inspection:
+    records = _records(assembly, on_device=driver_named(setup.config.engine.driver).on_device)
     lanes = setup.config.engine.lanes
     found, padded = answer(assembly.hosted, setup.scheduling), answer(assembly.hosted, setup.scheduling, lanes)
-    # Without engine.exact another bucket may round otherwise, which greedy answers of some models show.
-    if found != padded and (setup.config.engine.exact or setup.config.engine.kind != "native"):
+    # An engine that is not exact may round otherwise in another bucket, which greedy answers of some models show.
+    if found != padded and assembly.engine.exact:
         raise BlinkError(
             f"the engine answers {list(found)} alone and {list(padded)} in the graph for {lanes} rows",
             "report it, it is a defect of the engine",
         )
-    return Manifest(identity(assembly.device, setup), tuple(records), found)
+    return Inspection(identity(assembly.device, setup), tuple(records), found)
 
 
-def _inspect(assembly: Assembly, *, on_device: bool) -> list[GraphRecord]:
+def _records(assembly: Assembly, *, on_device: bool) -> list[GraphRecord]:
     """Look at every node, and make every graph executable once. The driver takes memory in blocks that several graphs
     share, so they are released together, and only the sum of their bytes means anything."""
     graphs, device = assembly.graphs, assembly.device

@@ -1,7 +1,8 @@
-"""The graphs' manifest: what was captured, from what, and what it answered; written once, compared at every start.
+"""The inspection of the graphs: what was captured, from what, and what it answered.
 
-CUDA graphs cannot be stored, so a start captures them anew. The manifest says for which model, kernels, driver, GPU and
-settings they have been inspected and tried. Where all of that is the same, a start need only see that the graphs are.
+Written once, compared at every start. CUDA graphs cannot be stored, so a start captures them anew. The inspection says
+for which model, kernels, driver, GPU and settings they have been looked at and tried. Where all of that is the same, a
+start need only see that the graphs are.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from blink.backend.gpu.engines import choices_path, dtype_of
+from blink.backend.gpu.engines import choices_path
 from blink.backend.setup import Setup
 from blink.gpu.cuda import Device
 from blink.gpu.devices import driver_version, uuid_of
@@ -34,7 +35,7 @@ class GraphRecord:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class Inspection:
     """``identity`` by field, a record for each graph, and the tokens that the engine answered to the trial's prompt."""
 
     identity: dict[str, Any]
@@ -46,18 +47,18 @@ class Manifest:
         keep(path, (json.dumps(asdict(self), indent=1) + "\n").encode())
 
 
-def read_manifest(path: Path) -> Manifest | None:
-    """The manifest at ``path``, or None where there is none that can be read."""
+def read_inspection(path: Path) -> Inspection | None:
+    """The inspection at ``path``, or None where there is none that can be read."""
     try:
         document = json.loads(path.read_text())
         records = tuple(GraphRecord(**record) for record in document["graphs"])
-        return Manifest(dict(document["identity"]), records, tuple(document["answer"]))
+        return Inspection(dict(document["identity"]), records, tuple(document["answer"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def manifest_path(setup: Setup) -> Path:
-    """Where the manifest of this appliance is."""
+def inspection_path(setup: Setup) -> Path:
+    """Where that of this appliance is kept."""
     return cache_folder(setup.config.engine.cache_dir) / f"graphs-{setup.config.instance.name}.json"
 
 
@@ -73,7 +74,7 @@ def identity(device: Device, setup: Setup) -> dict[str, Any]:
         "gpu": device.name,
         "gpu_uuid": uuid_of(device.handle),
         "products": _digest(choices_path(setup)),
-        "engine": {**settings, "dtype": dtype_of(setup)},
+        "engine": {**settings, "dtype": setup.settings.dtype},
         "decode_buckets": list(decode),
         "prefill_buckets": list(prefill),
     }
@@ -86,7 +87,7 @@ def _digest(path: Path) -> str | None:
         return None
 
 
-def differences(old: Manifest | None, now: dict[str, Any]) -> list[str]:
+def differences(old: Inspection | None, now: dict[str, Any]) -> list[str]:
     """Names of the fields in which ``now`` differs from what ``old`` was made for; "nothing is there" without one."""
     if old is None:
         return ["nothing is there"]

@@ -1,67 +1,17 @@
-"""The appliance's HTTP API as a client sees it: where it is, how to authenticate, and server-sent events."""
+"""Requests of a check: each within its deadline, and what went wrong said as a fault of the appliance."""
 
 from __future__ import annotations
 
 import json
-import logging
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import httpx
 
-from blink.config import FrontendConfig
-from blink.errors import BlinkError
 from blink.operate.smoke.check import CheckError, Deadline
 
 Json = dict[str, Any]
-
-# With pyverbs loaded the root logger prints INFO, and httpx then tells of every request.
-logging.getLogger("httpx").setLevel(logging.WARNING)
-
-
-def base_url(config: FrontendConfig) -> str:
-    """Where a client on the frontend's machine reaches it."""
-    scheme = "https" if config.tls_cert else "http"
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)  # noqa: S104 - compared, not bound
-    return f"{scheme}://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{config.port}"
-
-
-def api_key(config: FrontendConfig) -> str | None:
-    """The first key of the frontend's key file, if it has one. Raises BlinkError where it cannot be read."""
-    if config.api_keys_file is None:
-        return None
-    try:
-        keys = config.api_keys_file.read_text(encoding="utf-8").split()
-    except OSError as e:
-        raise BlinkError(
-            f"frontend.api_keys_file {config.api_keys_file}: {e.strerror}", "run as a user that may read it"
-        ) from None
-    if not keys:
-        raise BlinkError(f"frontend.api_keys_file {config.api_keys_file} has no key", "write one key per line")
-    return keys[0]
-
-
-def client_options(config: FrontendConfig, *, authenticate: bool = True) -> dict[str, Any]:
-    """Arguments for httpx.Client and AsyncClient: the address, the key, and trust in the frontend's own certificate.
-
-    No proxy of the environment is used: the frontend is on this machine.
-    """
-    key = api_key(config) if authenticate else None
-    options: dict[str, Any] = {
-        "base_url": base_url(config),
-        "headers": {"Authorization": f"Bearer {key}"} if key else {},
-        "trust_env": False,
-    }
-    if config.tls_cert:
-        context = ssl.create_default_context(cafile=str(config.tls_cert))
-        # It is trusted as it is, and an authority that signed it is not asked for.
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        # The certificate names the appliance, and this client reaches it by a local address.
-        context.check_hostname = False
-        options["verify"] = context
-    return options
 
 
 def call(client: httpx.Client, deadline: Deadline, method: str, path: str, body: Json | None = None) -> httpx.Response:

@@ -17,8 +17,8 @@ END_S = 10.0
 """How long the loop may take to end once everything was told to."""
 
 
-class GpuDriver:
-    """Runs ``loop`` until a stop, as :class:`blink.backend.host_loop.Driver` does on a CPU thread."""
+class LoopWatcher:
+    """Starts ``loop`` and waits for its end, as :class:`blink.backend.host_loop.HostLoop` turns one on a CPU thread."""
 
     def __init__(self, loop: GpuLoop, *, drain_timeout_s: float) -> None:
         self._loop = loop
