@@ -21,7 +21,7 @@ from tests.ansible.playbook import processes
 from tests.appliance import wait_for
 from tests.ports import free_port
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 
 def health(port: int) -> int:
