@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from blink.ring import words
-from blink.ring.delivery import status_words
 from blink.ring.header import Header
 from blink.ring.layout import COMMAND, F_HEAD, G_HEAD, State
 from blink.ring.partition import Partition
+from blink.ring.reader import status_words
 from blink.ring.request import null_request
 from blink.ring.stream import Chain, Life, Stream
 from blink.ring.transport import Bytes

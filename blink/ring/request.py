@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -45,7 +46,19 @@ class SubmitRequest:
     deadline_ms: int = 0
 
     def words(self) -> U32:
-        """Prompt and extension as they stand in the input arena, u32, shape [prompt + extension]."""
+        """Prompt and extension as they stand in the input arena, u32, shape [prompt + extension]; read-only.
+
+        They are made once, since the fields do not change.
+        """
+        return self._words
+
+    @cached_property
+    def _words(self) -> U32:
+        words = self._joined().view()
+        words.flags.writeable = False
+        return words
+
+    def _joined(self) -> U32:
         more, bias = self.stop_ids[STOP_INLINE:], self.sampling.logit_bias
         prompt = np.ascontiguousarray(self.prompt, np.uint32)
         if not more and not bias:

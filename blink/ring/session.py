@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from blink.ring.delivery import Delivery, status_words
 from blink.ring.doorbell import Doorbell
 from blink.ring.health import Pulse
 from blink.ring.layout import F_HEAD, G_HEAD, STATUS
 from blink.ring.partition import Partition
+from blink.ring.reader import Reader, status_words
 from blink.ring.request import SubmitRequest
 from blink.ring.stream import Chain, Handle, Life, Outbox, Stream
 from blink.ring.transport import Bytes, Region
@@ -31,7 +31,7 @@ class Session:
     ) -> None:
         self.partition, self.pulse = partition, Pulse()
         self._work, self._outbox, self._lose = work, outbox, lose
-        self._delivery = Delivery(partition, work, outbox, self.cancel)
+        self._reader = Reader(partition, work, outbox, self.cancel)
         self._doorbell = Doorbell()
         self._cancels: list[Stream] = []
         self._alive = alive
@@ -106,7 +106,7 @@ class Session:
 
     def resume(self, now: float) -> None:
         """The link is up, as of ``now``."""
-        self._delivery.forget()
+        self._reader.forget()
         self._cancels = [s for s in self.partition.streams.values() if s.unwanted]
         self.pulse.resume(now)
 
@@ -144,7 +144,7 @@ class Session:
         self.pulse.beat(int(head["beat"]), Activity(head["activity"]), self._now)
         if len(data) > G_HEAD.size:
             geometry = self.partition.geometry
-            self._delivery.slab(status_words(data, geometry.slots_per_part, geometry.status_off))
+            self._reader.slab(status_words(data, geometry.slots_per_part, geometry.status_off))
         return None
 
 

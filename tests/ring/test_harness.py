@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from blink.ring import words
-from blink.ring.delivery import Delivery
 from blink.ring.doorbell import Doorbell
 from blink.ring.partition import Partition
+from blink.ring.reader import Reader
 from blink.ring.recovery import Survey
 from blink.ring.request import SubmitRequest
 from blink.ring.session import Session
@@ -51,13 +51,13 @@ def _ring_highest_completed(patch: pytest.MonkeyPatch) -> None:
 
 
 def _trust_any_hint(patch: pytest.MonkeyPatch) -> None:
-    def from_hint(self: Delivery, stream: Stream, request: SubmitRequest, count: int) -> list[int] | None:
+    def from_hint(self: Reader, stream: Stream, request: SubmitRequest, count: int) -> list[int] | None:
         new, w1 = count - stream.have, words.W1(stream.latest[1])
         if new > 2 or request.logprobs is not None:
             return None
         return [w1.prev, w1.last][-new:]
 
-    patch.setattr(Delivery, "_from_hint", from_hint)
+    patch.setattr(Reader, "_from_hint", from_hint)
 
 
 def _trust_any_times(patch: pytest.MonkeyPatch) -> None:

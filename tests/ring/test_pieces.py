@@ -19,6 +19,7 @@ from blink.ring.client import RingClient, RingFull, SamplingParams, SubmitReques
 from blink.ring.header import Header
 from blink.ring.layout import EXTENT_ALIGN, REQUEST, Flag, Geometry, logprob_stride
 from blink.ring.request import null_request
+from blink.ring.shares import queue_cap, share_of, worker_share
 from blink.ring.slots import SlotTracker
 from blink.ring.stream import TokenLogprob, parse_logprobs
 from blink.ring.words import MASK32
@@ -144,6 +145,23 @@ def test_a_record_says_what_was_asked() -> None:
     assert record["stop"].tolist() == [1, 2, 3, 4]
     assert int(record["crc"]) == crc32c(np.frombuffer(record.tobytes(), np.uint32)[:-1])
     assert asked.output_bytes == 40 + 9 * logprob_stride(2)
+
+
+def test_a_request_is_laid_out_once_and_stays_so() -> None:
+    asked = request(stop_ids=(1, 2, 3, 4, 8, 9), logit_bias={3: 1.0})
+    asked.check(HEADER)
+    assert asked.words() is asked.words()
+    with pytest.raises(ValueError, match="read-only"):
+        asked.words()[0] = 1
+    assert asked.prompt.flags.writeable, "the caller's own array is as it was"
+
+
+def test_the_share_of_a_worker_comes_back_from_the_header() -> None:
+    for requests, workers, parts in ((24, 1, 2), (24, 5, 8), (1, 3, 4), (8192, 63, 64)):
+        share = share_of(requests, workers)
+        assert share * workers >= requests > (share - 1) * workers
+        assert worker_share(queue_cap(share, parts), parts) == share
+    assert worker_share(16, 1) == 16, "the only partition has all"
 
 
 def test_a_null_request_is_whole_and_empty() -> None:

@@ -17,9 +17,9 @@ import pytest
 from blink.errors import BlinkError
 from blink.ring import words
 from blink.ring.client import Handle, RingClient, RingUnavailable, SamplingParams, SubmitRequest, Update
-from blink.ring.delivery import SLOTS_PER_SLAB
 from blink.ring.layout import COMMAND, HEADER, REQUEST, Geometry, Phase, Reason, State
 from blink.ring.lease import PartitionLease
+from blink.ring.reader import SLOTS_PER_SLAB
 from blink.ring.shm import ShmTransport
 from blink.ring.transport import LinkState, Region
 from tests.ring.objects import ring_objects
@@ -148,8 +148,8 @@ def test_a_long_answer_wraps_the_count_of_the_hint(directory: Path, client: Ring
         for update in poll_until(client, lambda news, n=missing: sum(len(u.tokens) for u in news) >= n):
             got += update.tokens
         assert got == tokens[:count]
-    assert client._reader is not None
-    assert client._reader.hinted == 6
+    assert client._session is not None
+    assert client._session._reader.hinted == 6
 
 
 def test_a_cancel_is_one_word_for_its_generation(directory: Path, client: RingClient) -> None:

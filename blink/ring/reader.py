@@ -1,4 +1,4 @@
-"""Delivery: finds what changed in the status slab and delivers tokens in order, each once.
+"""The ring's reader: finds what changed in the status slab and delivers tokens in order, each once.
 
 Whatever the scheduler wrote is checked before use: a count never exceeds what was asked for and never shrinks, reads
 stay within the request's own extents, tokens lie within the vocabulary. A violation fails that request alone.
@@ -26,7 +26,7 @@ _STATES = {int(s) for s in State} - {State.EMPTY, State.PREFILL_PENDING}
 _REASONS = {int(r) for r in Reason} - {Reason.NONE}
 
 
-class Delivery:
+class Reader:
     """Delivers the output of one partition's streams into an :class:`Outbox`.
 
     ``broken`` is called with each stream whose status cannot be true, before its user is told.
