@@ -52,8 +52,8 @@ class Field:
     """One field of a :class:`Struct`.
 
     ``type`` is one of u8, u16, u32, u64, i32, f32, a pointer in C ("const float *"), or a struct or a table of pointers
-    by value; ``offset`` is in bytes from the start of the struct; ``count`` above 1 makes it an array. ``word`` says how a
-    u64 is packed.
+    by value; ``offset`` is in bytes from the start of the struct; ``count`` above 1 makes it an array; ``word`` says
+    how a u64 is packed.
     """
 
     offset: int

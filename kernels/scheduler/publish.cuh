@@ -90,9 +90,9 @@ BLINK_DEVICE void publish_record(P &p, Sched &s, uint32_t r) {
     RingStatus *status = s.ring.status(rec.slot);
     /* The hint needs no order: it holds its tokens itself, and is not taken before the count that it is tagged with. */
     /* For tokens that do not fit: the tag of another generation, which no reader takes. */
-    p.ring_store(&status->w1, fits ? W1::put_last(last) | W1::put_prev(prev) | W1::put_count(rec.count) |
-                                         W1::put_gen(q.gen)
-                                   : W1::put_gen(~q.gen));
+    p.ring_store(&status->w1,
+                 fits ? W1::put_last(last) | W1::put_prev(prev) | W1::put_count(rec.count) | W1::put_gen(q.gen)
+                      : W1::put_gen(~q.gen));
     bool ended = rec.state == RECORD_ENDED;
     if (ended) {
         uint64_t first = own.first_token_ns - own.first_ns, rest = own.last_token_ns - own.first_token_ns;

@@ -28,8 +28,9 @@ BLINK_HD uint32_t check_request(const SchedConfig &c, const RingView &ring, cons
                     within(q.min_p, 0.0f, 1.0f) && within(q.frequency, -MAX_PENALTY, MAX_PENALTY) &&
                     within(q.presence, -MAX_PENALTY, MAX_PENALTY) && within(q.repetition, 0.0f, MAX_PENALTY) &&
                     q.repetition > 0.0f;
-    if (!sampling || q.max_tokens == 0 || q.n_stop > RING_STOP_INLINE || q.lp_n > RING_LOGPROBS_MAX || q.ext_words > c.ext_words ||
-        (q.ext_words != 0 && q.ext_words < RING_EXTENSION_STOP) || (q.flags & ~(FLAG_IGNORE_EOS | FLAG_LOGPROBS)) != 0)
+    if (!sampling || q.max_tokens == 0 || q.n_stop > RING_STOP_INLINE || q.lp_n > RING_LOGPROBS_MAX ||
+        q.ext_words > c.ext_words || (q.ext_words != 0 && q.ext_words < RING_EXTENSION_STOP) ||
+        (q.flags & ~(FLAG_IGNORE_EOS | FLAG_LOGPROBS)) != 0)
         return REASON_ERR_PARAMS;
     for (uint32_t i = 0; i < q.n_stop; i++)
         if (q.stop[i] >= c.vocab) return REASON_ERR_TOKEN;
@@ -71,8 +72,10 @@ BLINK_HD const char *check_config(const SchedConfig &c, uint32_t slots, uint32_t
     if (c.pages < most_pages) return "pages: the pool does not hold one request of max_context";
     if ((uint64_t)c.pages * c.page_tokens > 0x7FFFFFFF) return "pages: KV entries exceed 2^31";
     if (c.vocab < 1 || c.vocab > 0x7FFFFFFF) return "vocab";
-    if (c.batch_tokens < c.lanes || c.batch_tokens > BATCH_MAX_TOKENS) return "batch_tokens: below lanes, or above 2^20";
-    if (c.ext_words > extension_words(BATCH_MAX_REQUEST_STOP, BATCH_MAX_BIAS)) return "ext_words: longer than any valid extension";
+    if (c.batch_tokens < c.lanes || c.batch_tokens > BATCH_MAX_TOKENS)
+        return "batch_tokens: below lanes, or above 2^20";
+    if (c.ext_words > extension_words(BATCH_MAX_REQUEST_STOP, BATCH_MAX_BIAS))
+        return "ext_words: longer than any valid extension";
     if (c.launch_window == 1) return "launch_window: 1 has no room for a prefill and the decode after it";
     if (c.claims_per_step < 1) return "claims_per_step: 0";
     if (c.n_decode < 1 || c.n_decode > BATCH_MAX_BUCKETS || c.decode_bucket[c.n_decode - 1] != c.lanes)

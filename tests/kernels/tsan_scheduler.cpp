@@ -51,7 +51,7 @@ struct Client {
         }
         if (W0::state(w0) != STATE_DECODE_COMPLETED) return;
         REQUIRE(W0::reason(w0) == REASON_LENGTH ? W0::count(w0) == MAX_TOKENS
-                                               : W0::reason(w0) == REASON_CANCELLED && cancelled[slot]);
+                                                : W0::reason(w0) == REASON_CANCELLED && cancelled[slot]);
         busy[slot] = false;
     }
 
