@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from blink.registry import ENGINES
 from tests.appliance import appliance
 
 pytestmark = [
@@ -17,7 +18,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("arguments", [("backend",), ("backend", "--check"), ("backend", "--prepare")])
-@pytest.mark.parametrize("kind", ["synthetic", "native"])
+@pytest.mark.parametrize("kind", [kind for kind, entry in ENGINES.items() if entry.on_gpu and entry.package])
 def test_without_a_gpu(kind: str, arguments: tuple[str, ...], tmp_path: Path, tiny_model: Path) -> None:
     with appliance(tmp_path, tiny_model, engine={"kind": kind, "page_tokens": 16}) as a:
         done = a.call(*arguments)
