@@ -8,7 +8,6 @@ import pytest
 
 from tests.ansible.losses import Losses
 
-pytestmark = pytest.mark.slow
 BEFORE = ["release-stage", "configuration-foretell", "drain", "release-activate", "model", "configuration"]
 GPU_STEPS = [*BEFORE, "ringd", "backend", "drain-undrain"]
 DPU_STEPS = [*BEFORE, "frontend", "smoke", "drain-undrain"]
@@ -32,15 +31,15 @@ def test_without_a_loss_every_appliance_is_done_canary_first(fleet: Losses) -> N
     assert run.words.index("msg: ap001") < run.words.index("msg: ap002")
 
 
-FAILURES = [
-    ("release-stage", "gpu", False),
-    ("drain", "dpu", False),
-    ("release-activate", "dpu", True),
-    ("smoke", "dpu", True),
-]
-
-
-@pytest.mark.parametrize(("step", "half", "goes_back"), FAILURES, ids=[f"{s}-{h}" for s, h, _ in FAILURES])
+@pytest.mark.parametrize(
+    ("step", "half", "goes_back"),
+    [
+        pytest.param("release-stage", "gpu", False, marks=pytest.mark.fleet),
+        pytest.param("drain", "dpu", False, marks=pytest.mark.fleet),
+        pytest.param("release-activate", "dpu", True, marks=pytest.mark.fleet),
+        ("smoke", "dpu", True),
+    ],
+)
 def test_a_failure_sends_both_halves_back_and_stops_the_fleet(
     step: str, half: str, goes_back: bool, fleet: Losses
 ) -> None:
@@ -55,6 +54,7 @@ def test_a_failure_sends_both_halves_back_and_stops_the_fleet(
     assert "ap001 was not upgraded, and serves as before; the fleet stops here" in run.words
 
 
+@pytest.mark.fleet
 @pytest.mark.parametrize("half", ["gpu", "dpu"])
 def test_a_machine_that_is_silent_from_the_start_stops_the_fleet(half: str, fleet: Losses) -> None:
     fleet.kill(f"ap001-{half}")
@@ -64,6 +64,7 @@ def test_a_machine_that_is_silent_from_the_start_stops_the_fleet(half: str, flee
     assert fleet.locks() == []
 
 
+@pytest.mark.fleet
 @pytest.mark.parametrize(
     ("step", "half", "goes_back"),
     [
@@ -86,6 +87,7 @@ def test_a_machine_that_falls_silent_takes_its_other_half_back(
     assert fleet.locks() == [f"ap001-{half}"], "the silent half keeps its lock until it boots"
 
 
+@pytest.mark.fleet
 def test_a_loss_in_a_later_batch_stops_the_rest_and_the_next_run_goes_on(tmp_path: Path) -> None:
     fleet = Losses(tmp_path, 3)
     fleet.fail("smoke", "ap002-dpu")
@@ -97,6 +99,7 @@ def test_a_loss_in_a_later_batch_stops_the_rest_and_the_next_run_goes_on(tmp_pat
     assert [fleet.result(f"{name}-dpu") for name in fleet.names] == ["done"] * 3
 
 
+@pytest.mark.fleet
 def test_a_rollback_that_fails_stops_the_fleet_and_says_so(fleet: Losses) -> None:
     fleet.fail("smoke", "ap001-dpu")
     run = fleet.run("playbooks/rollback.yml")
