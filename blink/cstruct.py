@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias, Union
 
 import numpy as np
 
@@ -21,18 +21,40 @@ _C_TYPES = {
     "i32": ("int32_t", 4, "<i4"),
     "f32": ("float", 4, "<f4"),
 }
+CType: TypeAlias = Union[str, "Struct", "Buffers"]
+
+
+class TypeFacts(NamedTuple):
+    """A type in C, its size and alignment in bytes, and what NumPy takes for it."""
+
+    name: str
+    size: int
+    align: int
+    numpy: Any
+
+
+def c_type(kind: CType) -> TypeFacts:
+    """Facts about the type of a :class:`Field`; a pointer is a u64 in NumPy, a table of pointers an array of them."""
+    if isinstance(kind, Struct):
+        return TypeFacts(kind.name, kind.size, max(c_type(f.type).align for f in kind.fields), kind.dtype())
+    if isinstance(kind, Buffers):
+        return TypeFacts(kind.name, 8 * len(kind.arrays), 8, ("<u8", len(kind.arrays)))
+    if kind.endswith("*"):
+        return TypeFacts(kind, 8, 8, "<u8")
+    name, size, numpy = _C_TYPES[kind]
+    return TypeFacts(name, size, size, numpy)
 
 
 @dataclass(frozen=True)
 class Field:
     """One field of a :class:`Struct`.
 
-    ``type`` is one of u8, u16, u32, u64, i32, f32; ``offset`` is in bytes from the start of the struct; ``count``
-    above 1 makes it an array.
+    ``type`` is one of u8, u16, u32, u64, i32, f32, a pointer in C ("const float *"), or a struct or a table of pointers
+    by value; ``offset`` is in bytes from the start of the struct; ``count`` above 1 makes it an array.
     """
 
     offset: int
-    type: str
+    type: CType
     name: str
     doc: str = ""
     count: int = 1
@@ -40,7 +62,13 @@ class Field:
     @property
     def size(self) -> int:
         """Bytes the field takes."""
-        return _C_TYPES[self.type][1] * self.count
+        return c_type(self.type).size * self.count
+
+    @property
+    def numpy(self) -> Any:
+        """What NumPy takes for the field's type."""
+        one = c_type(self.type).numpy
+        return (one, self.count) if self.count > 1 else one
 
 
 @dataclass(frozen=True)
@@ -55,8 +83,7 @@ class Struct:
     def __post_init__(self) -> None:
         end = 0
         for f in self.fields:
-            align = _C_TYPES[f.type][1]
-            if f.offset < end or f.offset % align:
+            if f.offset < end or f.offset % c_type(f.type).align:
                 raise ValueError(f"{self.name}.{f.name}: offset {f.offset:#x} overlaps or is misaligned")
             end = f.offset + f.size
         if end > self.size:
@@ -74,9 +101,7 @@ class Struct:
         return np.dtype(
             {
                 "names": [f.name for f in self.fields],
-                "formats": [
-                    (_C_TYPES[f.type][2], f.count) if f.count > 1 else _C_TYPES[f.type][2] for f in self.fields
-                ],
+                "formats": [f.numpy for f in self.fields],
                 "offsets": [f.offset for f in self.fields],
                 "itemsize": self.size,
             }
@@ -93,7 +118,8 @@ class Struct:
                 pad += 1
             array = f"[{f.count}]" if f.count > 1 else ""
             comment = f"  /* {f.doc} */" if f.doc else ""
-            out.append(f"    {_C_TYPES[f.type][0]} {f.name}{array};{comment}")
+            gap = "" if c_type(f.type).name.endswith("*") else " "
+            out.append(f"    {c_type(f.type).name}{gap}{f.name}{array};{comment}")
             end = f.offset + f.size
         if self.size > end:
             out.append(f"    uint8_t reserved{pad}[{self.size - end}];")

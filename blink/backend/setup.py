@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import fields
 
 from blink.backend.memory import require_room
@@ -61,18 +60,10 @@ class Setup:
 
     def header(self) -> Header:
         """The ring's header, of a new epoch."""
-        engine, partitions = self.config.engine, self.config.ring.partitions
-        return Header(
-            self.config.ring.geometry(),
-            secrets.randbits(64) or 1,
-            lanes=engine.lanes,
-            queue_cap=self.scheduling.records // partitions * (partitions - 1),  # the rest is the operator's
-            vocab=self.spec.vocab,
-            max_context=engine.max_context,
-            ext_words=self.scheduling.ext_words,
-            page_tokens=engine.page_tokens,
-            pages=engine.pages,
-            fingerprint=self.model.fingerprint,
+        partitions = self.config.ring.partitions
+        workers = self.scheduling.records // partitions * (partitions - 1)  # the rest is the operator's
+        return self.scheduling.header(
+            self.config.ring.geometry(), queue_cap=workers, fingerprint=self.model.fingerprint
         )
 
     def shared_ring(self) -> RingObjects:

@@ -160,11 +160,8 @@ class SyntheticRing:
     def __init__(self, config: ApplianceConfig, fingerprint: bytes) -> None:
         e, geometry = config.engine, config.ring.geometry()
         self.scheduling = SchedulerConfig.for_engine(e, VOCAB, (EOS,), records=2 * e.lanes, claims_per_step=e.lanes)
-        self.ring = RingObjects.create(
-            config.instance.ring_dir, geometry, lanes=e.lanes, queue_cap=e.lanes, vocab=VOCAB,
-            max_context=e.max_context, ext_words=self.scheduling.ext_words, page_tokens=e.page_tokens, pages=e.pages,
-            fingerprint=fingerprint,
-        )  # fmt: skip
+        header = self.scheduling.header(geometry, queue_cap=e.lanes, fingerprint=fingerprint)
+        self.ring = RingObjects(config.instance.ring_dir, header)
         self.buffers = BatchBuffers(self.scheduling.dims)
         self.scheduler = Scheduler(self.scheduling, geometry, self.ring.g, self.ring.f, self.buffers)
         self.engine = CountingEngine(self.buffers)

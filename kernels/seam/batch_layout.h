@@ -13,6 +13,8 @@ constexpr uint32_t KIND_DECODE = 0x2;
 constexpr uint32_t KIND_RELAUNCH = 0x3;
 constexpr uint32_t KIND_STOP = 0x4;
 
+constexpr uint32_t GRAPHS_FIRST = 0x2;
+
 constexpr uint32_t CONTROL_RUN = 0x0;
 constexpr uint32_t CONTROL_DRAIN = 0x1;
 constexpr uint32_t CONTROL_STOP = 0x2;

@@ -73,7 +73,7 @@ def test_an_inventory_without_a_variable_is_told_its_name(
     ("wrong", "message"),
     [
         ({"blink_transport": "carrier-pigeon"}, "value of blink_transport must be one of: shm, verbs"),
-        ({"blink_engine": "steam"}, "value of blink_engine must be one of: reference, native, tensorrt"),
+        ({"blink_engine": "steam"}, "value of blink_engine must be one of: reference, native, synthetic, tensorrt"),
         ({"blink_http_port": "eight thousand"}, "blink_http_port"),
     ],
 )

@@ -20,8 +20,9 @@ from blink.ring.client import Handle, RingClient, RingUnavailable, SamplingParam
 from blink.ring.layout import COMMAND, HEADER, REQUEST, Geometry, Phase, Reason, State
 from blink.ring.lease import PartitionLease
 from blink.ring.reader import SLOTS_PER_SLAB
-from blink.ring.shm import RingObjects, ShmTransport
+from blink.ring.shm import ShmTransport
 from blink.ring.transport import LinkState, Region
+from tests.ring.objects import ring_objects
 
 GEOMETRY = Geometry(slots=16, parts=2, input_bytes=8192, output_bytes=8192)
 FINGERPRINT = bytes(range(32))
@@ -35,7 +36,7 @@ class Host:
     """A published ring whose scheduler is the test."""
 
     def __init__(self, directory: Path, geometry: Geometry = GEOMETRY, **limits: Any) -> None:
-        self.ring = RingObjects.create(directory, geometry, **{**LIMITS, **limits})
+        self.ring = ring_objects(directory, geometry, **{**LIMITS, **limits})
         self.ring.publish()
         self.beat(Phase.IDLE)
 
@@ -311,7 +312,7 @@ def test_unlink_leaves_a_successor_alone(directory: Path) -> None:
 
 
 def test_an_unpublished_ring_is_invisible(directory: Path) -> None:
-    ring = RingObjects.create(directory, GEOMETRY, **LIMITS)
+    ring = ring_objects(directory, GEOMETRY, **LIMITS)
     transport = ShmTransport(directory, 0)
     transport.reconnect()
     assert transport.state is LinkState.DOWN

@@ -38,6 +38,10 @@ class Kind(enum.IntEnum):
     STOP = 4
 
 
+GRAPH_ORDER = (Kind.DECODE, Kind.PREFILL)
+"""How a model's graphs are numbered: by kind in this order, within a kind by bucket."""
+
+
 class Control(enum.IntEnum):
     """What the host asks the scheduler to do, through its control word."""
 
@@ -151,6 +155,7 @@ def header_enums() -> dict[str, dict[str, int]]:
     """The constants that the C header carries."""
     return {
         "KIND": {k.name: k.value for k in Kind},
+        "GRAPHS": {"FIRST": GRAPH_ORDER[0].value},
         "CONTROL": {c.name: c.value for c in Control},
         "BATCH": {"MAX_BUCKETS": MAX_BUCKETS, "MAX_EOS": MAX_EOS, "MAX_STOP": MAX_STOP, "MAX_BIAS": MAX_BIAS},
     }
