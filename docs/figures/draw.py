@@ -28,7 +28,7 @@ _STYLE = """text { font-family: system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif
 
 
 class Figure:
-    """A drawing of ``width`` × ``height`` pixels; ``label`` is what it says to those who cannot see it."""
+    """A drawing of ``width`` by ``height`` pixels; ``label`` is what it says to those who cannot see it."""
 
     def __init__(self, width: int, height: int, label: str, source: str) -> None:
         self._parts = [
@@ -36,15 +36,17 @@ class Figure:
             f'viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">',
             f"<!-- Drawn by {source}; `make generate` writes this file. -->",
             f"<style>{_STYLE}</style>",
-            '<marker id="head" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="8" markerHeight="8" orient="auto-start-reverse">'
+            '<marker id="head" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="8" '
+            'markerHeight="8" orient="auto-start-reverse">'
             '<path d="M0 0 L10 5 L0 10 z" fill="#424a53"/></marker>',
         ]
-        self.box(1, 1, width - 2, height - 2, "ground")
+        self.box((1, 1, width - 2, height - 2), "ground")
 
     def box(
-        self, x: float, y: float, w: float, h: float, kind: str, title: str = "", lines: Sequence[str] = ()
+        self, area: tuple[float, float, float, float], kind: str, title: str = "", lines: Sequence[str] = ()
     ) -> None:
-        """A box of a kind of COLORS, with a title and lines below it; a line in backticks is set as code."""
+        """A box at (x, y, width, height), of a kind of COLORS, with a title and lines; one in backticks is code."""
+        x, y, w, h = area
         fill, stroke = COLORS[kind]
         self._parts.append(
             f'<rect x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="6" fill="{fill}" stroke="{stroke}"/>'

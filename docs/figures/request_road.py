@@ -23,9 +23,9 @@ def draw() -> str:
     """The SVG file."""
     fig = Figure(1100, 566, "A request's road from the client to the GPU and back, in eight steps", "request_road.py")
     fig.text(24, 32, "A request's road", "title")
-    fig.box(24, 90, 96, 440, "outside", "Client")
-    fig.box(_DPU - 20, 56, 280, 490, "machine", "DPU: blink frontend")
-    fig.box(_RING - 20, 56, 540, 490, "machine", "GPU host: blink backend")
+    fig.box((24, 90, 96, 440), "outside", "Client")
+    fig.box((_DPU - 20, 56, 280, 490), "machine", "DPU: blink frontend")
+    fig.box((_RING - 20, 56, 540, 490), "machine", "GPU host: blink backend")
     fig.text(_RING - 10, 96, "With the scheduler on the GPU, no CPU of this machine takes part in these steps.")
     fig.text(_RING - 10, 113, "blink ringd opens the ring's memory to the frontend when it connects.")
     for n, x, y, kind in (
@@ -33,9 +33,13 @@ def draw() -> str:
         (5, _GPU, 280, "scheduler"), (6, _GPU, 371, "engine"), (7, _GPU, 462, "scheduler"), (8, _DPU, 462, "frontend"),
     ):  # fmt: skip
         title, folder, does = STEPS[n]
-        fig.box(x, y, _W, _H, kind, f"{n}  {title}", [f"`{folder}`", does])
-    fig.box(_RING, 310, 170, 106, "ring", "Ring: F", ["the worker writes", "prompt, record", "`commit, cancel`", "`db, alive`"])
-    fig.box(_RING, 430, 170, 106, "ring", "Ring: G", ["the scheduler writes", "tokens", "`w1, w2, w0`", "`pub_seq, beat`"])
+        fig.box((x, y, _W, _H), kind, f"{n}  {title}", [f"`{folder}`", does])
+    worker, scheduler = (
+        ["prompt, record", "`commit, cancel`", "`db, alive`"],
+        ["tokens", "`w1, w2, w0`", "`pub_seq, beat`"],
+    )
+    fig.box((_RING, 310, 170, 106), "ring", "Ring: F", ["the worker writes", *worker])
+    fig.box((_RING, 430, 170, 106), "ring", "Ring: G", ["the scheduler writes", *scheduler])
     for y in (158, 246, 334):
         fig.arrow((310, y), (310, y + 20))
     fig.arrow((120, 124), (_DPU, 124))

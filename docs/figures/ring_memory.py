@@ -22,40 +22,42 @@ def draw() -> str:
     geometry = f"{RING.slots} slots in {RING.parts} partitions, each of n = {RING.slots_per_part}"
     fig.text(284, 32, f"{geometry}; offsets are hexadecimal")
     output, arena = (f"arena, {size >> 20} MiB" for size in (RING.output_bytes, RING.input_bytes))
-    _objects(fig, TOPS[0], "G", "scheduler writes, workers read", "scheduler", RING.g_stride, HEADER)
+    _objects(fig, TOPS[0], "G", "scheduler", who="scheduler writes, workers read", stride=RING.g_stride, header=HEADER)
     g_parts: list[Part] = [
         (0, f"{G_HEAD.name}, {G_HEAD.size} bytes", G_HEAD),
-        (RING.status_off, f"n × {STATUS.name}, {STATUS.size} bytes each", STATUS),
+        (RING.status_off, f"n of {STATUS.name}, {STATUS.size} bytes each", STATUS),
         (RING.out_off, f"output {output}: tokens, {LOGPROB.name}", None),
     ]
-    end = _partition(fig, TOPS[0], "G_p", "scheduler", g_parts, first=TOPS[0] + 44 + ROW)
+    end = _partition(fig, TOPS[0], "G_p", "scheduler", parts=g_parts, first=TOPS[0] + 44 + ROW)
     _words(fig, end, "machine", HEADER)
-    _objects(fig, TOPS[1], "F", "worker p writes F_p, scheduler reads", "frontend", RING.f_stride, None)
+    _objects(fig, TOPS[1], "F", "frontend", who="worker p writes F_p, scheduler reads", stride=RING.f_stride)
     f_parts: list[Part] = [
         (0, f"{F_HEAD.name}, {F_HEAD.size} bytes", F_HEAD),
-        (RING.cmd_off, f"n × {COMMAND.name}, {COMMAND.size} bytes each", COMMAND),
-        (RING.request_off, f"n × {REQUEST.name}, {REQUEST.size} bytes each", REQUEST),
+        (RING.cmd_off, f"n of {COMMAND.name}, {COMMAND.size} bytes each", COMMAND),
+        (RING.request_off, f"n of {REQUEST.name}, {REQUEST.size} bytes each", REQUEST),
         (RING.in_off, f"input {arena}: prompts, extensions", None),
     ]
-    _partition(fig, TOPS[1], "F_p", "frontend", f_parts, first=TOPS[1] + 44)
+    _partition(fig, TOPS[1], "F_p", "frontend", parts=f_parts, first=TOPS[1] + 44)
     return fig.svg()
 
 
-def _objects(fig: Figure, y: float, name: str, who: str, kind: str, stride: int, header: Struct | None) -> None:
+def _objects(
+    fig: Figure, y: float, name: str, kind: str, *, who: str, stride: int, header: Struct | None = None
+) -> None:
     """The regions of one object from the top: the first column."""
     x, w = OBJECT
     fig.text(x, y + 14, f"object {name}", "title")
     fig.text(x, y + 31, who)
     at, start = y + 44, 0
     if header is not None:
-        fig.box(x, at, w, ROW, "machine", "H", [f"`{0:08X}`"])
+        fig.box((x, at, w, ROW), "machine", "H", [f"`{0:08X}`"])
         at, start = at + ROW, header.size
     for p in range(RING.parts):
-        fig.box(x, at, w, ROW, kind, f"{name}_{p}", [f"`{start + p * stride:08X}`"])
+        fig.box((x, at, w, ROW), kind, f"{name}_{p}", [f"`{start + p * stride:08X}`"])
         at += ROW
 
 
-def _partition(fig: Figure, y: float, name: str, kind: str, parts: list[Part], first: float) -> float:
+def _partition(fig: Figure, y: float, name: str, kind: str, *, parts: list[Part], first: float) -> float:
     """A partition's parts, the second column, and the words of their records, the third.
 
     ``first`` is where the object's first partition begins. Returns where the third column ends.
@@ -68,7 +70,7 @@ def _partition(fig: Figure, y: float, name: str, kind: str, parts: list[Part], f
     fig.text(x, y + 31, "offsets from its start")
     at = top
     for i, (offset, text, struct) in enumerate(parts):
-        fig.box(x, top + i * ROW, w, ROW, kind, "", [text, f"`{offset:08X}`"])
+        fig.box((x, top + i * ROW, w, ROW), kind, "", [text, f"`{offset:08X}`"])
         if struct is not None:
             height = _words(fig, at, kind, struct)
             fig.line((x + w, top + i * ROW + ROW / 2), (WORDS[0], at + height / 2))
@@ -81,7 +83,7 @@ def _words(fig: Figure, y: float, kind: str, struct: Struct) -> float:
     x, w = WORDS
     lines = -(-len(struct.fields) // PER_LINE)
     height = 32.0 + LINE * lines
-    fig.box(x, y, w, height, kind, f"{struct.name}, {struct.size} bytes")
+    fig.box((x, y, w, height), kind, f"{struct.name}, {struct.size} bytes")
     for i, field in enumerate(struct.fields):
         name = field.name if field.count == 1 else f"{field.name}[{field.count}]"
         at = x + 10 + (w - 10) / PER_LINE * (i % PER_LINE)
