@@ -84,7 +84,7 @@ lint: $(VENV)/.dev ## check style, types, playbooks and generated files
 format: $(VENV)/.dev ## rewrite Python and C++ in the project's style
 	@scripts/lint --fix
 
-generate: $(VENV)/.dev ## write the C headers and the lists in roles that come from Python
+generate: $(VENV)/.dev ## write what comes from Python: C headers, lists in roles, figures
 	@python -m blink.generate
 
 lock: $(VENV)/.dev ## resolve requirements/*.txt anew

@@ -1,4 +1,4 @@
-"""Write what comes from Python: C headers, and lists in roles. `python -m blink.generate [--check]`."""
+"""Write what comes from Python: C headers, lists in roles, figures. `python -m blink.generate [--check]`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from blink.engine.seam import batch
 from blink.engine.synthetic import layout as synthetic
 from blink.ring import layout
 from blink.role_lists import role_files
+from docs.figures import figures
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -46,7 +47,7 @@ def headers() -> dict[str, str]:
 
 def files() -> dict[str, str]:
     """Name, from the checkout on, → text of every file that is generated, or has generated lines."""
-    return {f"kernels/{name}": text for name, text in headers().items()} | role_files(ROOT)
+    return {f"kernels/{name}": text for name, text in headers().items()} | role_files(ROOT) | figures()
 
 
 def main() -> int:
