@@ -6,6 +6,8 @@ VENV   := $(CURDIR)/.venv
 TESTS  ?=
 # Tests wait as much as they compute, so there are more of them at once than processors; -n 0 in TESTS: one after another.
 JOBS   ?= $(shell n=$$(nproc); echo $$((n < 8 ? 2 * n : 16)))
+# How many examples the tests try: dev, ci or deep (tests/depth.py).
+DEPTH  ?= $(or $(TEST_DEPTH),dev)
 # Settings of site.yml's run, e.g. `make up PORT=8001 STATE=/var/tmp/blink`.
 PORT   ?=
 STATE  ?=
@@ -14,6 +16,7 @@ HOST   ?= gpu01
 KEY    ?=
 
 export PATH := $(VENV)/bin:$(PATH)
+export TEST_DEPTH := $(DEPTH)
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 # Debian's C locale is ASCII, which Ansible refuses.
 export LC_ALL := C.UTF-8
@@ -81,7 +84,7 @@ lint: $(VENV)/.dev ## check style, types, playbooks and generated files
 format: $(VENV)/.dev ## rewrite Python and C++ in the project's style
 	@scripts/lint --fix
 
-generate: $(VENV)/.dev ## write the C headers from the Python layouts, docs/roles.md from the roles
+generate: $(VENV)/.dev ## write what comes from Python: C headers, figures, lists and tables of roles
 	@python -m blink.generate
 	@python scripts/roles.py
 

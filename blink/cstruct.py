@@ -1,17 +1,19 @@
 """Memory layouts that Python and C++ share: described once here, emitted as C headers.
 
-A layout is a :class:`Struct` (named fields at explicit offsets) or a :class:`Buffers` (a table of pointers to
-arrays whose shapes depend on a configuration). Python reads them through NumPy dtypes; C++ through the header
-that :func:`render_header` writes.
+A layout is a :class:`Struct` (named fields at explicit offsets), a :class:`Buffers` (a table of pointers to arrays
+whose shapes depend on a configuration), a packed word (:mod:`blink.bitfields`) or a :class:`Linear` (a size that grows
+with a count). Python reads them through NumPy dtypes; C++ through the header that :func:`render_header` writes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias, Union
 
 import numpy as np
+
+from blink.bitfields import Word, render_word
 
 _C_TYPES = {
     "u8": ("uint8_t", 1, "<u1"),
@@ -21,26 +23,61 @@ _C_TYPES = {
     "i32": ("int32_t", 4, "<i4"),
     "f32": ("float", 4, "<f4"),
 }
+CType: TypeAlias = Union[str, "Struct", "Buffers"]
+
+
+class TypeFacts(NamedTuple):
+    """A type in C, its size and alignment in bytes, and what NumPy takes for it."""
+
+    name: str
+    size: int
+    align: int
+    numpy: Any
+
+
+def c_type(kind: CType) -> TypeFacts:
+    """Facts about the type of a :class:`Field`; a pointer is a u64 in NumPy, a table of pointers an array of them."""
+    if isinstance(kind, Struct):
+        return TypeFacts(kind.name, kind.size, max(c_type(f.type).align for f in kind.fields), kind.dtype())
+    if isinstance(kind, Buffers):
+        return TypeFacts(kind.name, 8 * len(kind.arrays), 8, ("<u8", len(kind.arrays)))
+    if kind.endswith("*"):
+        return TypeFacts(kind, 8, 8, "<u8")
+    name, size, numpy = _C_TYPES[kind]
+    return TypeFacts(name, size, size, numpy)
 
 
 @dataclass(frozen=True)
 class Field:
     """One field of a :class:`Struct`.
 
-    ``type`` is one of u8, u16, u32, u64, i32, f32; ``offset`` is in bytes from the start of the struct; ``count``
-    above 1 makes it an array.
+    ``type`` is one of u8, u16, u32, u64, i32, f32, a pointer in C ("const float *"), or a struct or a table of pointers
+    by value; ``offset`` is in bytes from the start of the struct; ``count`` above 1 makes it an array; ``word`` says
+    how a u64 is packed.
     """
 
     offset: int
-    type: str
+    type: CType
     name: str
     doc: str = ""
     count: int = 1
+    word: Word | None = None
+
+    @property
+    def about(self) -> str:
+        """What the documentation says of the field."""
+        return self.doc if self.word is None else self.word.about()
 
     @property
     def size(self) -> int:
         """Bytes the field takes."""
-        return _C_TYPES[self.type][1] * self.count
+        return c_type(self.type).size * self.count
+
+    @property
+    def numpy(self) -> Any:
+        """What NumPy takes for the field's type."""
+        one = c_type(self.type).numpy
+        return (one, self.count) if self.count > 1 else one
 
 
 @dataclass(frozen=True)
@@ -55,8 +92,7 @@ class Struct:
     def __post_init__(self) -> None:
         end = 0
         for f in self.fields:
-            align = _C_TYPES[f.type][1]
-            if f.offset < end or f.offset % align:
+            if f.offset < end or f.offset % c_type(f.type).align:
                 raise ValueError(f"{self.name}.{f.name}: offset {f.offset:#x} overlaps or is misaligned")
             end = f.offset + f.size
         if end > self.size:
@@ -74,9 +110,7 @@ class Struct:
         return np.dtype(
             {
                 "names": [f.name for f in self.fields],
-                "formats": [
-                    (_C_TYPES[f.type][2], f.count) if f.count > 1 else _C_TYPES[f.type][2] for f in self.fields
-                ],
+                "formats": [f.numpy for f in self.fields],
                 "offsets": [f.offset for f in self.fields],
                 "itemsize": self.size,
             }
@@ -92,8 +126,9 @@ class Struct:
                 out.append(f"    uint8_t reserved{pad}[{f.offset - end}];")
                 pad += 1
             array = f"[{f.count}]" if f.count > 1 else ""
-            comment = f"  /* {f.doc} */" if f.doc else ""
-            out.append(f"    {_C_TYPES[f.type][0]} {f.name}{array};{comment}")
+            comment = f"  /* {f.about} */" if f.about else ""
+            gap = "" if c_type(f.type).name.endswith("*") else " "
+            out.append(f"    {c_type(f.type).name}{gap}{f.name}{array};{comment}")
             end = f.offset + f.size
         if self.size > end:
             out.append(f"    uint8_t reserved{pad}[{self.size - end}];")
@@ -145,8 +180,48 @@ class Buffers:
         return "\n".join(out)
 
 
+@dataclass(frozen=True)
+class Linear:
+    """A size that grows with counts: ``base`` plus ``terms`` (name → factor), rounded up to a multiple of ``align``."""
+
+    name: str
+    base: int
+    terms: Mapping[str, int]
+    align: int = 1
+    doc: str = ""
+
+    def __call__(self, **counts: int) -> int:
+        """The size for these counts. Raises KeyError where one is missing."""
+        size = self.base + sum(factor * counts[name] for name, factor in self.terms.items())
+        return -(-size // self.align) * self.align
+
+    def render(self) -> str:
+        """C++ text of the function; BLINK_HD is the header's."""
+        parameters = ", ".join(f"uint64_t {name}" for name in self.terms)
+        sizes = " + ".join([str(self.base), *(f"{factor} * {name}" for name, factor in self.terms.items())])
+        if self.align != 1:
+            sizes = f"({sizes} + {self.align - 1}) / {self.align} * {self.align}"
+        comment = [f"/* {self.doc} */"] if self.doc else []
+        return "\n".join([*comment, f"BLINK_HD uint64_t {self.name}({parameters}) {{ return {sizes}; }}"])
+
+
+_FUNCTIONS = """#ifndef BLINK_HD
+#ifdef __CUDACC__
+#define BLINK_HD __host__ __device__ inline
+#else
+#define BLINK_HD inline
+#endif
+#endif"""
+
+Part = Struct | Buffers | Linear | Word
+
+
 def render_header(
-    source: str, guard: str, enums: Mapping[str, Mapping[str, int]], parts: Sequence[Struct | Buffers]
+    source: str,
+    guard: str,
+    enums: Mapping[str, Mapping[str, int]],
+    parts: Sequence[Part],
+    includes: Sequence[str] = (),
 ) -> str:
     """C++ header with ``enums`` (prefix → names → values) and ``parts``; its banner names ``source``."""
     lines = [
@@ -156,6 +231,8 @@ def render_header(
         "#ifndef __CUDACC_RTC__",
         "#include <cstdint>",
         "#endif",
+        *(f'#include "{name}"' for name in includes),
+        *([_FUNCTIONS] if any(isinstance(part, Linear | type) for part in parts) else []),
         "namespace blink {",
     ]
     for prefix, values in enums.items():
@@ -164,6 +241,6 @@ def render_header(
             ctype = "uint64_t" if value > 0xFFFFFFFF else "uint32_t"
             lines.append(f"constexpr {ctype} {prefix}_{name} = {value:#x};")
     for part in parts:
-        lines += ["", part.render()]
+        lines += ["", render_word(part) if isinstance(part, type) else part.render()]
     lines += ["", "}  // namespace blink", f"#endif  // {guard}", ""]
     return "\n".join(lines)

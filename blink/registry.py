@@ -25,7 +25,8 @@ class EngineEntry:
 class DriverEntry:
     """``name`` in ``module`` is a :class:`blink.backend.gpu.driver.GpuDriver`.
 
-    ``on_device``: it turns the scheduler on the GPU, without the host.
+    ``on_device``: it turns the scheduler on the GPU, without the host, so that graphs may have only nodes that can be
+    run from there.
     """
 
     module: str

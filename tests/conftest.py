@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     root = Path(__file__).parent
     rank = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.relative_to(root).with_suffix("").as_posix(), len(rank)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What did not run here, by reason, and not by line as pytest's own list has it."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(r.longrepr[2].removeprefix("Skipped: ") for r in reports if isinstance(r.longrepr, tuple))
+    if reasons:
+        terminalreporter.section("not run here")
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:5} {reason}")
 
 
 @pytest.fixture(scope="session")

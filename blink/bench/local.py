@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from blink.backend.setup import Setup
+from blink.bench.engine_only import decode_rate
 from blink.bench.streams import Load, measure
 from blink.config import ApplianceConfig
 from blink.errors import BlinkError
 from blink.instruments import machine
-from blink.instruments.engine_only import decode_rate
 from blink.model.prepared import PreparedModel
 from blink.output import write_json
 

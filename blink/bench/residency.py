@@ -29,6 +29,7 @@ from blink.instruments import machine
 from blink.instruments.gpu import gpu
 from blink.instruments.ring_setup import running
 from blink.output import write_json
+from blink.registry import ON_DEVICE
 from blink.ring.client import RingClient, SamplingParams, SubmitRequest
 from blink.ring.layout import Reason
 from blink.ring.shm import ShmTransport
@@ -121,7 +122,7 @@ def _measure(
 @contextmanager
 def _backend(config: ApplianceConfig, cores: Sequence[int], *, resident: bool) -> Iterator[RingClient]:
     folder = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="blink-bench-"))
-    driver = config.engine.driver if config.engine.driver != "host" else "conditional"
+    driver = config.engine.driver if config.engine.driver in ON_DEVICE else ON_DEVICE[0]
     engine = config.engine.model_copy(update={"driver": driver if resident else "host"})
     instance = config.instance.model_copy(
         update={"name": "bench", "run_dir": folder / "run", "ring_dir": folder / "ring"}

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from blink.bfb.read import BUNDLE, Bfb, read_bfb
+from blink.bfb.read import BF_BUNDLE, Bfb, read_bfb
 from blink.errors import BlinkError
 from blink.output import with_json, write_json
 
@@ -39,7 +39,7 @@ def render(bfb: Bfb) -> str:
 
 def check(bfb: Bfb, sha256: str | None) -> None:
     """Raise BlinkError unless ``bfb`` installs an operating system, is as the vendor ships it, and has that SHA-256."""
-    if bfb.kind != BUNDLE:
+    if bfb.kind != BF_BUNDLE:
         raise BlinkError(
             f"{bfb.path}: kind {bfb.kind}: {bfb.reason}",
             "take a BF-Bundle (bf-bundle-…), which installs the card's operating system",

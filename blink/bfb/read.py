@@ -22,7 +22,7 @@ MOST_INFO_BYTES = 1 << 20
 AGAIN = "fetch the file again from the vendor, and compare its SHA-256 with the published one"
 
 #: What a file is good for. Only a bundle installs an operating system.
-BUNDLE, FIRMWARE, UNKNOWN = "bundle", "firmware", "unknown"
+BF_BUNDLE, FIRMWARE, UNKNOWN = "bundle", "firmware", "unknown"
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def _kind(ids: set[int], finder: OsImageFinder) -> tuple[str, str]:
     if missing:
         return FIRMWARE, f"it has no {' and no '.join(missing)}, so it installs no operating system"
     if finder.found:
-        return BUNDLE, f"its initramfs installs {finder.found}"
+        return BF_BUNDLE, f"its initramfs installs {finder.found}"
     if finder.unreadable:
         return UNKNOWN, f"its initramfs could not be looked into: {finder.unreadable}"
     return FIRMWARE, "its initramfs carries no image of an operating system, as that of a BF-FW-Bundle"

@@ -5,33 +5,14 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from blink.frontend.choice import Piece
 from blink.frontend.detokenizer import TokenBytes
 from blink.frontend.encode import dumps
 from blink.frontend.logprobs import Entry, chat_logprobs, completion_logprobs
-from blink.frontend.toolcalls import ToolCall
 
 Json = dict[str, Any]
-
-
-@dataclass
-class Whole:
-    """One answer, gathered from its pieces."""
-
-    text: str = ""
-    logprobs: list[Entry] = field(default_factory=list)
-    calls: list[ToolCall] = field(default_factory=list)
-    finish: str | None = None
-
-    def add(self, piece: Piece) -> None:
-        """Append ``piece``."""
-        self.text += piece.text
-        self.logprobs += piece.logprobs
-        self.calls += piece.calls
-        self.finish = piece.finish or self.finish
 
 
 class Shape:
@@ -63,7 +44,7 @@ class Shape:
         self._begun.add(piece.index)
         return "".join(self.event(dumps(choice), usage) for choice in self.chunks(piece))
 
-    def whole(self, index: int, answer: Whole) -> Json:
+    def whole(self, index: int, answer: Piece) -> Json:
         """A choice of a whole answer."""
         raise NotImplementedError
 
@@ -88,7 +69,7 @@ class ChatShape(Shape):
     def _logprobs(self, entries: Sequence[Entry]) -> Json | None:
         return chat_logprobs(self._tokenizer, entries) if self._with_logprobs else None
 
-    def whole(self, index: int, answer: Whole) -> Json:
+    def whole(self, index: int, answer: Piece) -> Json:
         """A choice of a whole answer."""
         message: Json = {"role": "assistant", "content": answer.text, "refusal": None}
         if answer.calls:
@@ -146,7 +127,7 @@ class CompletionShape(Shape):
         logprobs = completion_logprobs(self._tokenizer, entries) if asked else None
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
 
-    def whole(self, index: int, answer: Whole) -> Json:
+    def whole(self, index: int, answer: Piece) -> Json:
         """A choice of a whole answer."""
         text = self._echo.get(index, "") + answer.text
         return self._choice(index, text, answer.logprobs, answer.finish, self._with_logprobs)

@@ -8,22 +8,21 @@ from dataclasses import dataclass, field, replace
 
 from blink.frontend.detokenizer import Detokenizer, TokenBytes
 from blink.frontend.errors import from_reason
+from blink.frontend.finish import ENDED_BY_TOKEN, FINISH
 from blink.frontend.logprobs import Entry
 from blink.frontend.stop_strings import StopMatcher
 from blink.frontend.toolcalls import ToolCall, ToolCallParser
 from blink.ring.layout import Reason
 from blink.ring.stream import TokenLogprob
 
-FINISHED = {Reason.EOS: "stop", Reason.STOP_ID: "stop", Reason.LENGTH: "length"}
 TAIL_TOKENS = 8  # of the prompt; more than a code point ever takes
 
 
 @dataclass(frozen=True)
 class AnswerOptions:
-    """What the request says about the text of an answer. ``end_ids`` are the tokens that end it."""
+    """What the request says about the text of an answer."""
 
     stops: tuple[str, ...] = ()
-    end_ids: frozenset[int] = frozenset()
     include_stop: bool = False
     skip_special: bool = True
     min_tokens: int = 0
@@ -34,7 +33,7 @@ class AnswerOptions:
 
 @dataclass(slots=True)
 class Piece:
-    """News of one answer. ``finish`` is set on the last piece only."""
+    """News of one answer, or all of it where :meth:`add` gathered them. ``finish`` is set on the last piece only."""
 
     index: int
     text: str = ""
@@ -44,6 +43,13 @@ class Piece:
 
     def __bool__(self) -> bool:
         return bool(self.text or self.logprobs or self.calls or self.finish)
+
+    def add(self, later: Piece) -> None:
+        """Append the news that followed these of the same answer."""
+        self.text += later.text
+        self.logprobs += later.logprobs
+        self.calls += later.calls
+        self.finish = later.finish or self.finish
 
     @property
     def is_text(self) -> bool:
@@ -79,14 +85,15 @@ class Choice:
         """What ``tokens`` and the end ``reason`` add. Raises ApiError where ``reason`` is a failure."""
         piece = Piece(self.index)
         text = ""
+        unsaid = len(tokens) - 1 if reason in ENDED_BY_TOKEN and not self._options.include_stop else None
         for i, token in enumerate(tokens):
             if self.finish is not None:
                 break
-            text += self._token(token, None if logprobs is None else logprobs[i])
+            text += self._token(token, None if logprobs is None else logprobs[i], said=i != unsaid)
         if reason is not None and self.finish is None:
-            if reason not in FINISHED:
+            if reason not in FINISH:
                 raise from_reason(reason)
-            self.finish = FINISHED[reason]
+            self.finish = FINISH[reason]
         if self.finish is not None:
             text += self._match(self._detokenizer.flush()) + self._matcher.flush()
         self._released += len(text)
@@ -104,15 +111,13 @@ class Choice:
                 piece.logprobs.append(self._entries.popleft())
         return piece
 
-    def _token(self, token: int, logprob: TokenLogprob | None) -> str:
-        """Count and decode one token; the text that may be delivered."""
+    def _token(self, token: int, logprob: TokenLogprob | None, *, said: bool) -> str:
+        """Count and decode one token; the text that may be delivered, none of a token that is not ``said``."""
         self.tokens += 1
         if logprob is not None:
             self._entries.append(Entry(token, self._decoded, logprob.logprob, logprob.top))
-        if token in self._options.end_ids and self.tokens > self._options.min_tokens:
-            self.finish = "stop"
-            if not self._options.include_stop:
-                return ""
+        if not said:
+            return ""
         text = self._detokenizer.feed(token)
         if self.tokens <= self._options.min_tokens:
             self._decoded += len(text)

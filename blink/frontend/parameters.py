@@ -80,13 +80,11 @@ def _is_token(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 32
 
 
-def answer_options(body: GenerationBody, eos_ids: Collection[int]) -> AnswerOptions:
+def answer_options(body: GenerationBody) -> AnswerOptions:
     """How the tokens of ``body``'s answers become text."""
     chat = body if isinstance(body, ChatBody) else None
-    ends = frozenset(body.stop_token_ids or ())
     return AnswerOptions(
         stops=body.stop_strings,
-        end_ids=ends if body.ignore_eos else ends | frozenset(eos_ids),
         include_stop=bool(body.include_stop_str_in_output),
         skip_special=body.skip_special_tokens is not False,
         min_tokens=body.min_tokens or 0,
@@ -96,7 +94,7 @@ def answer_options(body: GenerationBody, eos_ids: Collection[int]) -> AnswerOpti
     )
 
 
-def submit_requests(
+def build_requests(
     body: GenerationBody, prompts: list[list[int]], header: Header, defaults: Defaults, deadline_s: float
 ) -> list[SubmitRequest]:
     """The ring requests of ``body``: answer j of prompt i is number i * n + j. Raises ApiError naming the field."""

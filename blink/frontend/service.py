@@ -12,16 +12,16 @@ from blink.errors import BlinkError
 from blink.frontend.errors import ApiError, unavailable
 from blink.frontend.metrics import Metrics
 from blink.frontend.parameters import Defaults
+from blink.frontend.poller import RingPoller
 from blink.frontend.prompts import PromptBuilder
-from blink.frontend.reader import TokenReader
 from blink.frontend.tracker import RequestTracker, hop_of
 from blink.model.chat import ChatTemplate
 from blink.model.prepared import PreparedModel
-from blink.ring.choose import open_transport
 from blink.ring.client import RingClient
 from blink.ring.counters import Counters
 from blink.ring.header import Header
 from blink.ring.lease import PartitionLease
+from blink.ring_access import open_transport
 
 COUNTERS_S = 1.0  # how long a scrape waits for the scheduler's counters
 RELEASE_S = 2.0  # how long a stopping worker waits for the scheduler to confirm its last cancels
@@ -52,7 +52,6 @@ class Frontend:
         self.started = int(time.time())
         model = PreparedModel.open(config.model.path, weights=False)
         self.fingerprint = f"fp_{model.fingerprint.hex()[:16]}"
-        self.eos_ids = model.eos_ids
         self.defaults = Defaults.from_generation_config(model.generation_config)
         self.tokenizer = model.tokenizer()
         self.prompts = PromptBuilder(self.tokenizer, _chat_template(model, config))
@@ -66,13 +65,13 @@ class Frontend:
         )
         self.metrics = Metrics(config.model.served_name)
         self.tracker = RequestTracker(self.client, self.metrics)
-        self._reader = TokenReader(self.client, self.tracker, stall_timeout_s=config.frontend.link_timeout_s)
+        self._poller = RingPoller(self.client, self.tracker, stall_timeout_s=config.frontend.link_timeout_s)
         self._task: asyncio.Task[None] | None = None
         self.draining = False
 
     def start(self) -> None:
         """Begin to poll the ring, in the running event loop."""
-        self._task = asyncio.create_task(self._reader.run(), name="token reader")
+        self._task = asyncio.create_task(self._poller.run(), name="ring poller")
         self._task.add_done_callback(_reader_ended)
         log.info("partition %d, model %s (%s)", self.partition, self.config.model.served_name, self.fingerprint)
 
@@ -155,5 +154,5 @@ def _chat_template(model: PreparedModel, config: ApplianceConfig) -> ChatTemplat
 def _reader_ended(task: asyncio.Task[None]) -> None:
     """A worker whose reader died answers nobody: end it, so that its supervisor starts another."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.critical("the token reader failed, so this worker stops", exc_info=error)
+        log.critical("the poller of the ring failed, so this worker stops", exc_info=error)
         signal.raise_signal(signal.SIGTERM)

@@ -18,7 +18,7 @@ Stream = Any
 
 
 def call(result: tuple[Any, ...], doing: str) -> Any:
-    """The value of a driver call, or None where it has none. Raises BlinkError naming what was being done."""
+    """The value of a call of CUDA, or None where it has none. Raises BlinkError naming what was being done."""
     error, *values = result
     if error != cu.CUresult.CUDA_SUCCESS:
         raise BlinkError(f"{doing}: {describe(error)}", "look at docs/gpu.md for the traps, and at the driver's log")

@@ -75,7 +75,7 @@ def run(*, dtype: DType = "float16", exact: bool = False, json_path: Path | None
     document["results"] = results
     served = {rows: _served(appliance, rows) for rows in ROWS}
     appliance.stop(Control.STOP)
-    for row in _steps(device, appliance, spec, config, served):
+    for row in _steps(device, appliance, spec, served):
         results.append(row)
         print(_line(row), flush=True)
     document["gpu after"] = gpu()
@@ -128,7 +128,7 @@ def _served(appliance: SyntheticAppliance, rows: int) -> float:
 
 
 def _steps(
-    device: Device, appliance: SyntheticAppliance, spec: ModelSpec, config: SchedulerConfig, served: dict[int, float]
+    device: Device, appliance: SyntheticAppliance, spec: ModelSpec, served: dict[int, float]
 ) -> Iterator[dict[str, Any]]:
     hosted, pages = appliance.assembly.hosted, MAX_CONTEXT // PAGE
     weights = REAL * (spec.parameters() - spec.vocab * spec.hidden)

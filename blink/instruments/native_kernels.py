@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from blink.engine.device.buffers import DeviceBuffers
 from blink.engine.native.attention import Attention
-from blink.engine.native.attention_shape import AttentionShape
 from blink.engine.native.sampler import Sampler
+from blink.engine.native.shape import AttentionShape
 from blink.engine.seam.batch import Kind
 from blink.gpu.cuda import Device
 from blink.gpu.memory import DeviceMemory
@@ -114,7 +114,7 @@ def _attention(device: Device, step: _Step) -> dict[str, Any]:
     q = random_memory(device, packed * width * _REAL, block, "queries")
     out = DeviceMemory(device, packed * HEADS * HEAD_DIM * _REAL, "outputs")
     shape = AttentionShape(
-        HEADS, KV_HEADS, HEAD_DIM, pages, PAGE_TOKENS, step.context, HEAD_DIM**-0.5, bf16=False
+        HEADS, KV_HEADS, HEAD_DIM, pages, PAGE_TOKENS, step.context, HEAD_DIM**-0.5, "float16"
     )  # fmt: skip
     kernels = Attention(device, buffers, shape)
 

@@ -19,9 +19,9 @@ from blink.instruments.ring_setup import configure, folder, missing, ringd
 from blink.instruments.ring_sse import Reading
 from blink.instruments.ring_synthetic import SyntheticRing
 from blink.output import write_json
-from blink.ring.choose import announced, open_transport
 from blink.ring.client import RingClient
 from blink.ring.lease import PartitionLease
+from blink.ring_access import announced, open_transport
 
 TRANSPORTS = ("shm", "verbs")
 ROUNDS = 8
@@ -141,7 +141,7 @@ def render(document: dict[str, Any]) -> str:
         lines.append(f"{name:<14}" + ", ".join(f"{k} {v}" for k, v in document[name].items()))
     if document["warning"]:
         lines.append(f"WARNING       {document['warning']}")
-    columns = {name: _column(document["streams"], found) for name, found in document["transports"].items()}
+    columns = {name: _column(found) for name, found in document["transports"].items()}
     for name, found in document["transports"].items():
         if "not_measured" in found:
             lines.append(f"{name:<14}not measured: {found['not_measured']}")
@@ -154,7 +154,7 @@ def render(document: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _column(streams: int, found: dict[str, Any]) -> dict[str, str]:
+def _column(found: dict[str, Any]) -> dict[str, str]:
     if "not_measured" in found:
         return {}
     column = {

@@ -15,8 +15,6 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from blink.errors import BlinkError
 from blink.instruments.ring_synthetic import MARK, WIDTH, Board, answer
 
@@ -197,8 +195,3 @@ def _dechunk(data: bytes, at: int) -> tuple[bytes, list[tuple[int, int]]]:
         body += data[line + 2 : line + 2 + size]
         at = line + 4 + size
         ends.append((len(body), at))
-
-
-def percentile_ms(seconds: tuple[float, ...], q: float) -> float:
-    """Percentile ``q`` in milliseconds."""
-    return float(np.percentile(seconds, q)) * 1000

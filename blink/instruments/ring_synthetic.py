@@ -27,10 +27,10 @@ from blink.engine.seam.batch import Kind
 from blink.engine.seam.buffers import BatchBuffers
 from blink.model.manifest import build_manifest
 from blink.model.progress import Progress
-from blink.ring.choose import announced
 from blink.ring.layout import F_HEAD
 from blink.ring.shm import RingObjects
 from blink.ring.words import MASK32
+from blink.ring_access import announced
 
 COUNT = 10_000
 EOS = COUNT
@@ -160,11 +160,8 @@ class SyntheticRing:
     def __init__(self, config: ApplianceConfig, fingerprint: bytes) -> None:
         e, geometry = config.engine, config.ring.geometry()
         self.scheduling = SchedulerConfig.for_engine(e, VOCAB, (EOS,), records=2 * e.lanes, claims_per_step=e.lanes)
-        self.ring = RingObjects.create(
-            config.instance.ring_dir, geometry, lanes=e.lanes, queue_cap=e.lanes, vocab=VOCAB,
-            max_context=e.max_context, ext_words=self.scheduling.ext_words, page_tokens=e.page_tokens, pages=e.pages,
-            fingerprint=fingerprint,
-        )  # fmt: skip
+        header = self.scheduling.header(geometry, queue_cap=e.lanes, fingerprint=fingerprint)
+        self.ring = RingObjects(config.instance.ring_dir, header)
         self.buffers = BatchBuffers(self.scheduling.dims)
         self.scheduler = Scheduler(self.scheduling, geometry, self.ring.g, self.ring.f, self.buffers)
         self.engine = CountingEngine(self.buffers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +18,6 @@ from blink.gpu.cuda import Device
 from blink.instruments.copy_transport import CopyTransport
 from blink.registry import driver_named
 from blink.ring.client import RingClient
-from blink.ring.header import Header
 from blink.ring.layout import Geometry
 from blink.ring.shm import RingObjects, ShmTransport
 from blink.ring.transport import Transport
@@ -70,12 +68,7 @@ class SyntheticAppliance:
         self.ring.publish()
 
     def _open_ring(self, device: Device, directory: Path | None) -> RingForDevice:
-        c = self.config
-        header = Header(
-            self.geometry, secrets.randbits(63) + 1, lanes=c.lanes, queue_cap=c.records, vocab=c.vocab,
-            max_context=c.max_context, ext_words=c.ext_words, page_tokens=c.page_tokens, pages=c.pages,
-            fingerprint=bytes(32),
-        )  # fmt: skip
+        header = self.config.header(self.geometry, queue_cap=self.config.records, fingerprint=bytes(32))
         if directory is None:
             in_device = DeviceRing(device, header)
             self._opened.callback(in_device.close)

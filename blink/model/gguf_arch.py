@@ -143,25 +143,31 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
     scaling = _rope_scaling(meta, config)
     if scaling:
         config["rope_scaling"] = scaling
-    if arch != "phi3":
-        config["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
     if arch == "phi3":
-        rotary = meta.integer("rope.dimension_count", head_dim)
-        config["partial_rotary_factor"] = rotary / head_dim
-        config["original_max_position_embeddings"] = meta.integer(
+        return config | _phi3(meta, config)
+    config["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
+    return config | _experts(meta) if arch == "qwen3moe" else config
+
+
+def _phi3(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "partial_rotary_factor": meta.integer("rope.dimension_count", config["head_dim"]) / config["head_dim"],
+        "original_max_position_embeddings": meta.integer(
             "rope.scaling.original_context_length", config["max_position_embeddings"]
-        )
-        config["sliding_window"] = meta.integer("attention.sliding_window", 0) or None
-    if arch == "qwen3moe":
-        config |= {
-            "num_experts": meta.integer("expert_count"),
-            "num_experts_per_tok": meta.integer("expert_used_count"),
-            "moe_intermediate_size": meta.integer("expert_feed_forward_length"),
-            "norm_topk_prob": True,  # llama.cpp normalizes for this architecture; the file has no field for it
-            "decoder_sparse_step": 1,
-            "mlp_only_layers": [],
-        }
-    return config
+        ),
+        "sliding_window": meta.integer("attention.sliding_window", 0) or None,
+    }
+
+
+def _experts(meta: _Metadata) -> dict[str, Any]:
+    return {
+        "num_experts": meta.integer("expert_count"),
+        "num_experts_per_tok": meta.integer("expert_used_count"),
+        "moe_intermediate_size": meta.integer("expert_feed_forward_length"),
+        "norm_topk_prob": True,  # llama.cpp normalizes for this architecture; the file has no field for it
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    }
 
 
 def _rope_scaling(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from blink.errors import BlinkError
@@ -112,14 +112,7 @@ class ModelSpec:
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> ModelSpec:
         """Read a HuggingFace ``config.json``. Raises BlinkError naming the field that is missing or unsupported."""
-        c = _Config(config)
-        names = config.get("architectures")
-        if not isinstance(names, list) or len(names) != 1 or names[0] not in ARCHITECTURES:
-            raise BlinkError(
-                f"config.json: architectures {names!r} is not supported (supported: {', '.join(ARCHITECTURES)})",
-                "prepare a checkpoint of a supported architecture",
-            )
-        arch = str(names[0])
+        c, arch = _Config(config), _architecture(config)
         phi, qwen = arch == "Phi3ForCausalLM", arch.startswith("Qwen3")
         hidden, heads, layers = c.count("hidden_size"), c.count("num_attention_heads"), c.count("num_hidden_layers")
         kv_heads = c.count("num_key_value_heads", heads)
@@ -129,11 +122,7 @@ class ModelSpec:
         head_dim = c.count("head_dim", implied)
         if phi and head_dim != hidden // heads:
             raise c.wrong("head_dim", f"{head_dim} is not hidden_size / num_attention_heads")
-        if config.get("hidden_act", "silu") not in ("silu", "swish"):
-            raise c.wrong("hidden_act", f"{config['hidden_act']!r} is not supported (supported: silu)")
-        for name in ("quantization_config", "compression_config"):
-            if config.get(name) is not None:
-                raise c.wrong(name, "quantized checkpoints are not supported (supported: float32, float16, bfloat16)")
+        _refuse_unimplemented(c)
         moe = _moe(c, layers) if arch == "Qwen3MoeForCausalLM" else None
         max_context = c.count("max_position_embeddings")
         return cls(
@@ -199,6 +188,24 @@ class _Config:
         return tuple(item.number(f"[{i}]") for i in range(length))
 
 
+def _architecture(config: Mapping[str, Any]) -> str:
+    names = config.get("architectures")
+    if not isinstance(names, list) or len(names) != 1 or names[0] not in ARCHITECTURES:
+        raise BlinkError(
+            f"config.json: architectures {names!r} is not supported (supported: {', '.join(ARCHITECTURES)})",
+            "prepare a checkpoint of a supported architecture",
+        )
+    return str(names[0])
+
+
+def _refuse_unimplemented(c: _Config) -> None:
+    if c.data.get("hidden_act", "silu") not in ("silu", "swish"):
+        raise c.wrong("hidden_act", f"{c.data['hidden_act']!r} is not supported (supported: silu)")
+    for name in ("quantization_config", "compression_config"):
+        if c.data.get(name) is not None:
+            raise c.wrong(name, "quantized checkpoints are not supported (supported: float32, float16, bfloat16)")
+
+
 def _windows(c: _Config, arch: str, layers: int) -> tuple[int, ...]:
     if arch == "LlamaForCausalLM" or c.data.get("sliding_window") is None:
         return (0,) * layers
@@ -251,28 +258,30 @@ def _rope(c: _Config, head_dim: int, max_context: int, phi: bool) -> RopeSpec:
     original = c.count("original_max_position_embeddings") if top is not None else None
     if original is None:
         original = r.count("original_max_position_embeddings", max_context)
-    if kind in ("default", "dynamic"):
-        return RopeSpec(kind, theta, dim, max_context, r.number("factor") if kind == "dynamic" else 1.0)
-    if kind == "linear":
-        return RopeSpec(kind, theta, dim, max_context, r.number("factor"))
-    if kind == "llama3":
+    if kind in ("default", "linear", "dynamic"):
+        return RopeSpec(kind, theta, dim, max_context, 1.0 if kind == "default" else r.number("factor"))
+    return _stretched(RopeSpec(kind, theta, dim, original), r, max_context)
+
+
+def _stretched(rope: RopeSpec, r: _Config, max_context: int) -> RopeSpec:
+    """``rope`` with what stretches its context by frequency; its kind is llama3, yarn or longrope."""
+    if rope.kind == "llama3":
         low, high = r.number("low_freq_factor"), r.number("high_freq_factor")
         if low >= high:
             raise r.wrong("low_freq_factor", f"{low} is not below high_freq_factor={high}")
-        return RopeSpec(
-            kind, theta, dim, original, r.number("factor"), low_freq_factor=low, high_freq_factor=high
-        )  # fmt: skip
-    factor = r.number("factor", max_context / original)
-    if kind == "yarn":
-        return RopeSpec(
-            kind, theta, dim, original, factor, _yarn_attention_factor(r, factor),
+        return replace(rope, factor=r.number("factor"), low_freq_factor=low, high_freq_factor=high)
+    factor = r.number("factor", max_context / rope.original_context)
+    if rope.kind == "yarn":
+        return replace(
+            rope, factor=factor, attention_factor=_yarn_attention_factor(r, factor),
             beta_fast=r.number("beta_fast", 32.0), beta_slow=r.number("beta_slow", 1.0),
             truncate=r.flag("truncate", True),
         )  # fmt: skip
-    scale = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
-    return RopeSpec(
-        kind, theta, dim, original, factor, r.number("attention_factor", scale),
-        short_factor=r.numbers("short_factor", dim // 2), long_factor=r.numbers("long_factor", dim // 2),
+    scale = math.sqrt(1 + math.log(factor) / math.log(rope.original_context)) if factor > 1 else 1.0
+    pairs = rope.dim // 2
+    return replace(
+        rope, factor=factor, attention_factor=r.number("attention_factor", scale),
+        short_factor=r.numbers("short_factor", pairs), long_factor=r.numbers("long_factor", pairs),
     )  # fmt: skip
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import secrets
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,7 +20,7 @@ from blink import core
 from blink.errors import BlinkError
 from blink.ring.announce import Kind
 from blink.ring.header import Header
-from blink.ring.layout import HEADER, PAGE, Geometry
+from blink.ring.layout import HEADER, PAGE
 from blink.ring.ownership import own, owned
 from blink.ring.transport import Bytes, Channel, Completion, LinkState, Region
 
@@ -37,7 +36,7 @@ class RingObjects:
     kind = Kind.FILE
 
     def __init__(self, directory: Path, header: Header) -> None:
-        """Make zeroed files under temporary names and write all of H but the epoch. See :meth:`create`."""
+        """Make zeroed files under temporary names and write all of H but the epoch. Raises BlinkError."""
         self.directory, self.geometry, self.epoch = directory, header.geometry, header.epoch
         self._names = {name: directory / f".{name}.{header.epoch:016x}" for name in ("G", "F")}
         try:
@@ -57,16 +56,6 @@ class RingObjects:
         self.g[HEADER.offset("epoch") : HEADER.offset("epoch") + 8] = 0
         for p in range(self.geometry.parts):
             core.store_release(self._address(self.geometry.g_off + p * self.geometry.g_stride), self.epoch)
-
-    @classmethod
-    def create(
-        cls, directory: Path, geometry: Geometry, *, lanes: int, queue_cap: int, vocab: int, max_context: int,
-        ext_words: int, page_tokens: int, pages: int, fingerprint: bytes,
-    ) -> RingObjects:  # fmt: skip
-        """Make an unpublished ring of a new epoch. ``fingerprint`` has 32 bytes. Raises BlinkError."""
-        epoch = secrets.randbits(64) or 1
-        limits = (lanes, queue_cap, vocab, max_context, ext_words, page_tokens, pages)
-        return cls(directory, Header(geometry, epoch, *limits, fingerprint))
 
     def _address(self, offset: int) -> int:
         return self.g.ctypes.data + offset

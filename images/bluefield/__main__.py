@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from blink.errors import BlinkError
 from images.bluefield.build import build, pinned_sha256
@@ -19,12 +20,23 @@ SETTINGS is a JSON object; docs/images.md lists its fields. It and bf.cfg hold s
 exit codes: 0 done; 1 the cause and the remedy are on stderr; 2 the command line is wrong
 """
 
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
 
 def _settings(path: Path) -> Settings:
     try:
         return parse(sys.stdin.read() if str(path) == "-" else path.read_text())
     except OSError as e:
         raise BlinkError(f"{path}: {e.strerror}", "name a file of settings that can be read") from None
+
+
+def config(commands: Commands) -> None:
+    """``config``."""
+    parser = commands.add_parser("config", help="render the bf.cfg of a card")
+    parser.add_argument("--settings", type=Path, default=Path("-"), metavar="FILE", help="default: standard input")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="with mode 0600; default: standard output")
+    parser.add_argument("--template-hash", action="store_true", help="only print what identifies the template")
+    parser.set_defaults(run=_config)
 
 
 def _config(args: argparse.Namespace) -> None:
@@ -38,9 +50,36 @@ def _config(args: argparse.Namespace) -> None:
         write_private(args.output, text)
 
 
+def _with_sha256(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sha256", metavar="HEX", help="of the vendor's file; default: images/bluefield/manifest.toml")
+
+
+def embedding(commands: Commands) -> None:
+    """``embed``."""
+    parser = commands.add_parser("embed", help="put a release of the frontend into a BFB")
+    parser.add_argument("--bfb", type=Path, required=True, metavar="FILE", help="as the vendor ships it")
+    _with_sha256(parser)
+    parser.add_argument("--bundle", type=Path, required=True, metavar="TAR", help="from scripts/bundle, for aarch64")
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="FILE", help="and FILE.json, which says what it is"
+    )
+    parser.set_defaults(run=_embed)
+
+
 def _embed(args: argparse.Namespace) -> None:
     origin = embed(args.bfb, pinned_sha256(args.sha256), args.bundle, args.output)
     print(f"{args.output}: release {origin.release}, sha256 {origin.sha256}")
+
+
+def building(commands: Commands) -> None:
+    """``build``."""
+    parser = commands.add_parser("build", help="check a BFB and write all else that a card is flashed with")
+    parser.add_argument("--bfb", type=Path, required=True, metavar="FILE", help="the vendor's, or what embed wrote")
+    _with_sha256(parser)
+    parser.add_argument("--settings", type=Path, required=True, metavar="FILE", help="- is standard input")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--any-platform", action="store_true", help="take another version than manifest.toml names")
+    parser.set_defaults(run=_build)
 
 
 def _build(args: argparse.Namespace) -> None:
@@ -57,34 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    config = commands.add_parser("config", help="render the bf.cfg of a card")
-    config.add_argument("--settings", type=Path, default=Path("-"), metavar="FILE", help="default: standard input")
-    config.add_argument("--output", type=Path, metavar="FILE", help="with mode 0600; default: standard output")
-    config.add_argument("--template-hash", action="store_true", help="only print what identifies the template")
-    config.set_defaults(run=_config)
-
-    embedding = commands.add_parser("embed", help="put a release of the frontend into a BFB")
-    embedding.add_argument("--bfb", type=Path, required=True, metavar="FILE", help="as the vendor ships it")
-    embedding.add_argument(
-        "--sha256", metavar="HEX", help="of the vendor's file; default: images/bluefield/manifest.toml"
-    )
-    embedding.add_argument("--bundle", type=Path, required=True, metavar="TAR", help="from scripts/bundle, for aarch64")
-    embedding.add_argument(
-        "--output", type=Path, required=True, metavar="FILE", help="and FILE.json, which says what it is"
-    )
-    embedding.set_defaults(run=_embed)
-
-    building = commands.add_parser("build", help="check a BFB and write all else that a card is flashed with")
-    building.add_argument("--bfb", type=Path, required=True, metavar="FILE", help="the vendor's, or what embed wrote")
-    building.add_argument(
-        "--sha256", metavar="HEX", help="of the vendor's file; default: images/bluefield/manifest.toml"
-    )
-    building.add_argument("--settings", type=Path, required=True, metavar="FILE", help="- is standard input")
-    building.add_argument("--output", type=Path, required=True, metavar="DIR")
-    building.add_argument("--any-platform", action="store_true", help="take another version than manifest.toml names")
-    building.set_defaults(run=_build)
-
+    for add in (config, embedding, building):
+        add(commands)
     args = top.parse_args(argv)
     try:
         args.run(args)

@@ -100,10 +100,13 @@ class Machine:
                 stderr=output,
                 start_new_session=True,
             )
+        # Not before it has read kernel and initramfs, which its caller may remove.
+        self._wait_for_monitor(qemu, log)
+
+    def _wait_for_monitor(self, qemu: subprocess.Popen[bytes], log: Path) -> None:
         deadline = time.monotonic() + 60
         while True:
             try:
-                # Not before it has read kernel and initramfs, which its caller may remove.
                 with Monitor(RUN, f"{self.name}.qmp", 30) as monitor:
                     monitor("query-status")
                 return

@@ -11,11 +11,10 @@ using namespace blink;
 /* Polls of an idle driver before the loop turns: the turn costs more than the poll. */
 constexpr uint32_t IDLE_POLLS = 64;
 
-extern "C" __global__ void __launch_bounds__(MAX_THREADS)
-    blink_turn(void *memory, LoopState *loop, cudaGraphConditionalHandle again, cudaGraphConditionalHandle pick) {
+extern "C" __global__ void __launch_bounds__(DRIVER_THREADS) blink_turn(const TurnArguments a) {
     __shared__ Shared shared;
     CudaPlatform p{&shared};
-    Sched &s = *static_cast<Sched *>(memory);
+    Sched &s = *static_cast<Sched *>(a.memory);
     Decision d;
     uint32_t turns = 1;
     for (;; turns++) {
@@ -23,18 +22,18 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS)
         if (is_batch(d)) break;
         publish(p, s);
         if (d.kind != KIND_IDLE || turns == IDLE_POLLS) break;
-        rest(p, *loop);
+        rest(p, *a.loop);
     }
     if (p.tid() != 0) return;
-    loop->turns += turns;
-    loop->executions++;
-    if (is_batch(d)) loop->busy_ns = p.now_ns();
-    cudaGraphSetConditional(pick, graph_of(s, d)); /* NONE is past the last graph: none runs */
-    cudaGraphSetConditional(again, d.kind != KIND_STOP);
+    a.loop->turns += turns;
+    a.loop->executions++;
+    if (is_batch(d)) a.loop->busy_ns = p.now_ns();
+    cudaGraphSetConditional(a.pick, graph_of(s, d)); /* NONE is past the last graph: none runs */
+    cudaGraphSetConditional(a.again, d.kind != KIND_STOP);
 }
 
-extern "C" __global__ void __launch_bounds__(MAX_THREADS) blink_publish(void *memory) {
+extern "C" __global__ void __launch_bounds__(DRIVER_THREADS) blink_publish(const PublishArguments a) {
     __shared__ Shared shared;
     CudaPlatform p{&shared};
-    publish(p, *static_cast<Sched *>(memory));
+    publish(p, *static_cast<Sched *>(a.memory));
 }

@@ -10,10 +10,13 @@
 
 namespace blink {
 
+static_assert(DRIVER_THREADS <= MAX_THREADS, "the scheduler has room for no more");
+
 BLINK_DEVICE bool is_batch(const Decision &d) { return d.kind == KIND_PREFILL || d.kind == KIND_DECODE; }
 
-/* The graph to run, or NONE: the decode buckets' come first. */
+/* The number of the graph to run, or NONE. */
 BLINK_DEVICE uint32_t graph_of(const Sched &s, const Decision &d) {
+    static_assert(GRAPHS_FIRST == KIND_DECODE, "as the host numbers them");
     if (!is_batch(d)) return NONE;
     return d.kind == KIND_DECODE ? d.graph : s.config.n_decode + d.graph;
 }

@@ -46,14 +46,13 @@ __device__ bool watch(CudaPlatform &p, Sched &s, const LoopState &loop) {
 
 }  // namespace
 
-/* `execs`: two graph execs for each graph, instantiated for launch from the device. Registers are bounded so that a
+/* The graphs' executables are instantiated for launch from the device. Registers are bounded so that a
  * batch's blocks find room beside this one. */
-extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2)
-    blink_resident(void *memory, LoopState *loop, const uint64_t *execs) {
+extern "C" __global__ void __launch_bounds__(DRIVER_THREADS, 2) blink_resident(const ResidentArguments a) {
     __shared__ Shared shared;
     CudaPlatform p{&shared};
-    Sched &s = *static_cast<Sched *>(memory);
-    if (p.tid() == 0) loop->executions++;
+    Sched &s = *static_cast<Sched *>(a.memory);
+    if (p.tid() == 0) a.loop->executions++;
     Decision d = {KIND_IDLE, 0, 0, 0};
     /* Whoever starts this driver, and does not follow a window of its own, has news in the control word: attend first.
      */
@@ -63,18 +62,18 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2)
             /* A batch that another driver left behind is run again. */
             d = batch_done(p, s) ? begin(p, s) : s.decision;
             if (p.tid() == 0) {
-                loop->turns++;
-                if (is_batch(d)) launch_batch(p, s, *loop, d, execs);
+                a.loop->turns++;
+                if (is_batch(d)) launch_batch(p, s, *a.loop, d, a.execs);
             }
         }
         attend(p, s);
         if (d.kind == KIND_STOP) return;
         if (d.kind == KIND_RELAUNCH) break;
-        due = !is_batch(d) || watch(p, s, *loop);
-        if (!is_batch(d)) rest(p, *loop);
+        due = !is_batch(d) || watch(p, s, *a.loop);
+        if (!is_batch(d)) rest(p, *a.loop);
     }
     if (p.tid() == 0) {
         cudaError_t error = cudaGraphLaunch(cudaGetCurrentGraphExec(), cudaStreamGraphTailLaunch);
-        if (error != cudaSuccess) loop->error = error, loop->failed++;
+        if (error != cudaSuccess) a.loop->error = error, a.loop->failed++;
     }
 }

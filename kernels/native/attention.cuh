@@ -8,8 +8,7 @@
 
 #include "rtc.h"
 
-#include "native/types.cuh"
-#include "seam/batch_layout.h"
+#include "native/layout.h"
 
 #ifndef HEAD_DIM
 #define HEAD_DIM 128
@@ -21,21 +20,7 @@ constexpr uint32_t DIM = HEAD_DIM;
 constexpr uint32_t WARP = 32, EVERY_LANE = 0xFFFFFFFF;
 #define INFINITE __int_as_float(0x7F800000)
 constexpr uint32_t VECTOR = 8; /* numbers of 16 bits in one 16-byte access */
-static_assert(DIM % VECTOR == 0, "a head is whole 16-byte accesses");
-
-struct AttentionArguments {
-    Batch batch;
-    const real *q; /* [tokens][q_stride], from the first query head on */
-    uint64_t q_stride;
-    const real *keys, *values; /* [pages][kv_heads][page_tokens][DIM] */
-    real *out;                 /* [tokens][out_stride] */
-    uint64_t out_stride;
-    float *partial;     /* decode: what splits leave for the last of their row to combine */
-    uint32_t *finished; /* decode: [lanes][units], 0 between steps */
-    uint32_t heads, kv_heads, page_bits, lane_pages;
-    uint32_t window;  /* a query sees that many positions up to its own; 0: all */
-    float scale_log2; /* of the dot products, by log2(e) since powers of 2 are taken */
-};
+static_assert(DIM % VECTOR == 0 && DIM <= MAX_HEAD_DIM, "a head is whole 16-byte accesses");
 
 /* The first position that a query at the end of `length` positions sees. */
 __device__ __forceinline__ uint32_t first_seen(uint32_t length, uint32_t window) {

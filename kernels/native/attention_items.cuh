@@ -7,14 +7,43 @@
 
 namespace blink {
 
-constexpr uint32_t COMPUTING = 8 * WARP, COPYING = 4 * WARP, THREADS = COMPUTING + COPYING;
-constexpr uint32_t ROWS = COMPUTING / 2, COLUMNS = DIM > 128 ? 64 : 128;
+constexpr uint32_t COMPUTING = PREFILL_COMPUTING, COPYING = PREFILL_COPYING, THREADS = PREFILL_THREADS;
+constexpr uint32_t ROWS = PREFILL_PAIRS, COLUMNS = PREFILL_POSITIONS;
+static_assert(ROWS == COMPUTING / 2, "a warp of those that compute has 16 pairs");
 constexpr uint32_t STEPS = (DIM + 15) / 16; /* of 16 dimensions; the last may be half empty */
 constexpr uint32_t PARTS = (DIM + 63) / 64; /* of 64 dimensions: a tile of each */
 constexpr uint32_t UNITS = 2 * STEPS;       /* 16-byte units of a key, value or query that products read */
 constexpr uint32_t PART = COLUMNS * SWIZZLED_ROW, TILE = PARTS * PART; /* bytes of keys, or of values */
 constexpr uint32_t QUERY_PART = ROWS * SWIZZLED_ROW, QUERIES = PARTS * QUERY_PART;
 constexpr uint32_t RUN = 64; /* positions that are copied at once */
+
+/* A block's shared memory, from a multiple of TILE_ALIGN bytes on. The rows' ends in the list of items follow it. */
+struct Storage {
+    uint8_t queries[QUERIES]; /* later the outputs */
+    uint8_t keys[2][TILE], values[2][TILE];
+
+    __device__ __forceinline__ static Storage &in(uint8_t *memory) {
+        return *reinterpret_cast<Storage *>(memory + -(uint32_t)__cvta_generic_to_shared(memory) % TILE_ALIGN);
+    }
+    __device__ __forceinline__ uint32_t *ends() { return reinterpret_cast<uint32_t *>(this + 1); }
+};
+
+/* For each of the two tiles: that it is there, and that nobody needs it any more. */
+struct Barriers {
+    Barrier keys_there[2], values_there[2], keys_done[2], values_done[2];
+
+    /* By two threads. */
+    __device__ __forceinline__ void begin(uint32_t tile) {
+        keys_there[tile].begin(COPYING / 2), values_there[tile].begin(COPYING / 2);
+        keys_done[tile].begin(COMPUTING / WARP), values_done[tile].begin(COMPUTING / WARP);
+    }
+};
+
+/* The step's items: `all` of them, `per_head` of each key head. */
+struct Items {
+    const uint32_t *ends; /* of each row's, among those of one key head */
+    uint32_t rows, per_head, all;
+};
 
 /* What all of a warp's lanes have, said so that the compiler keeps it once for the warp. */
 __device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(EVERY_LANE, x, 0); }
@@ -63,11 +92,11 @@ struct Item {
     uint32_t lowest, end;     /* of what any of its tokens sees */
     uint32_t begin;           /* of the walk over that */
 
-    /* Item `number` of `per_head` × kv_heads, the last of a prompt first, which see most. */
-    __device__ __forceinline__ Item(const AttentionArguments &a, const uint32_t *ends, uint32_t rows, uint32_t per_head,
-                                    uint32_t number) {
-        uint32_t group = a.heads / a.kv_heads, item = per_head - 1 - number / a.kv_heads;
-        kv_head = number % a.kv_heads, row = row_of(ends, rows, item);
+    /* Item `number`, the last of a prompt first, which see most. */
+    __device__ __forceinline__ Item(const AttentionArguments &a, const Items &items, uint32_t number) {
+        const uint32_t *ends = items.ends;
+        uint32_t group = a.heads / a.kv_heads, item = items.per_head - 1 - number / a.kv_heads;
+        kv_head = number % a.kv_heads, row = row_of(ends, items.rows, item);
         start = a.batch.row_start[row], pairs = (uint32_t)(a.batch.row_start[row + 1] - start) * group;
         first_pair = (item - (row ? ends[row - 1] : 0)) * ROWS;
         uint32_t last_pair = first_pair + ROWS < pairs ? first_pair + ROWS - 1 : pairs - 1;

@@ -4,10 +4,12 @@
 
 #include "rtc.h"
 
+#include "native/layout.h"
+
 namespace blink {
 
-constexpr uint32_t CLUSTER = 8;
-constexpr uint32_t THREADS = 512, WARP = 32, WARPS = THREADS / WARP;
+constexpr uint32_t CLUSTER = SAMPLE_CLUSTER;
+constexpr uint32_t THREADS = SAMPLE_THREADS, WARP = 32, WARPS = SAMPLE_WARPS;
 constexpr uint32_t EVERY_LANE = 0xFFFFFFFF;
 
 __device__ __forceinline__ uint32_t cluster_rank() {

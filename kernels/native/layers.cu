@@ -8,7 +8,9 @@ using namespace blink;
 
 namespace {
 
-constexpr uint32_t THREADS = ROW_THREADS, WARPS = ROW_WARPS;
+constexpr uint32_t THREADS = ROW_THREADS;
+static_assert(ROW_HEADS == ROW_WARPS, "native_rotate has a warp for each head");
+static_assert(ROW_EACH == 8, "native_swiglu reads 16 bytes at once");
 
 __device__ __forceinline__ float silu(float x) { return x / (1 + __expf(-x)); }
 
@@ -35,7 +37,7 @@ __device__ __forceinline__ void rotate_head(const Rotary &r, real *own, uint32_t
     const bool is_value = head >= r.heads + r.kv_heads, is_key = !is_value && head >= r.heads;
     const float *norm = is_value ? nullptr : is_key ? r.k_norm : r.q_norm;
     real *to = own;
-    if (is_key || is_value) to = r.entry(is_value ? r.values : r.keys, token, (head - r.heads) % r.kv_heads);
+    if (is_key || is_value) to = cache_entry(r, is_value ? r.values : r.keys, token, (head - r.heads) % r.kv_heads);
     float scale = 1;
     if (norm) {
         float squares = 0;
@@ -70,91 +72,83 @@ __device__ __forceinline__ void rotate_head(const Rotary &r, real *own, uint32_t
 }  // namespace
 
 /* A block for each token: its row of the table. Past the last token: zeros, so that nothing there grows. */
-extern "C" __global__ void __launch_bounds__(THREADS)
-    native_embed(const real *table, uint32_t stride, const int32_t *ids, const uint32_t *count, float *x,
-                 uint32_t width) {
+extern "C" __global__ void __launch_bounds__(THREADS) native_embed(const EmbedArguments a) {
     pdl_launch();
     pdl_wait();
     const uint32_t token = blockIdx.x;
-    const bool there = token < *count;
-    const real *row = table + (uint64_t)(there ? ids[token] : 0) * stride;
-    float *to = x + (uint64_t)token * width;
-    for (uint32_t i = threadIdx.x; i < width; i += THREADS) to[i] = there ? to_float(row[i]) : 0.0f;
+    const bool there = token < *a.count;
+    const real *row = a.table + (uint64_t)(there ? a.ids[token] : 0) * a.stride;
+    float *to = a.x + (uint64_t)token * a.width;
+    for (uint32_t i = threadIdx.x; i < a.width; i += THREADS) to[i] = there ? to_float(row[i]) : 0.0f;
 }
 
 /* y = x / √(mean(x²) + eps) · weight: a block for each token, or with `ends` (row_start) for each row's last token. */
-extern "C" __global__ void __launch_bounds__(THREADS)
-    native_norm(const float *x, const float *weight, float eps, real *y, uint32_t width, uint32_t stride,
-                const uint32_t *count, const int32_t *ends) {
+extern "C" __global__ void __launch_bounds__(THREADS) native_norm(const NormArguments a) {
     NormWeights ahead;
     pdl_launch();
-    ahead.fetch(weight, width);
+    ahead.fetch(a.weight, a.width);
     pdl_wait();
     const uint32_t row = blockIdx.x;
-    if (row >= *count) return;
-    __shared__ float parts[WARPS];
-    const float *from = x + (uint64_t)(ends ? ends[row + 1] - 1 : row) * width;
-    norm_row(from, weight, ahead, eps, y + (uint64_t)row * stride, width, parts);
+    if (row >= *a.count) return;
+    __shared__ float parts[ROW_WARPS];
+    const float *from = a.x + (uint64_t)(a.ends ? a.ends[row + 1] - 1 : row) * a.width;
+    norm_row(from, a.weight, ahead, a.eps, a.y + (uint64_t)row * a.stride, a.width, parts);
 }
 
 /* Norm and rotate queries in place; norm and rotate keys, and take them and the values to the cache. A warp for each
  * head of a token; blocks along x are tokens, along y eight heads each: the queries', the keys', the values'. */
-extern "C" __global__ void __launch_bounds__(THREADS)
-    native_rotate(Rotary r, real *qkv, uint32_t stride, const uint32_t *count) {
+extern "C" __global__ void __launch_bounds__(THREADS) native_rotate(const RotateArguments a) {
     pdl_launch();
     pdl_wait();
-    const uint32_t token = blockIdx.x, head = blockIdx.y * WARPS + threadIdx.x / 32;
-    if (token >= *count || head >= r.heads + 2 * r.kv_heads) return;
-    real *own = qkv + (uint64_t)token * stride + head * r.head_dim;
+    const Rotary &r = a.rotary;
+    const uint32_t token = blockIdx.x, head = blockIdx.y * ROW_HEADS + threadIdx.x / 32;
+    if (token >= *a.count || head >= r.heads + 2 * r.kv_heads) return;
+    real *own = a.qkv + (uint64_t)token * a.stride + head * r.head_dim;
     if (r.dim % 4 == 0) rotate_head<2>(r, own, token, head);
     else rotate_head<1>(r, own, token, head);
 }
 
 /* y = silu(gate) · up, of [tokens][gate, then up]: blocks along x are tokens, along y eight numbers of each thread. */
-extern "C" __global__ void __launch_bounds__(THREADS)
-    native_swiglu(const real *both, real *y, uint32_t width, uint32_t both_stride, uint32_t stride,
-                  const uint32_t *count) {
+extern "C" __global__ void __launch_bounds__(THREADS) native_swiglu(const SwigluArguments a) {
     pdl_launch();
     pdl_wait();
-    const uint32_t token = blockIdx.x, i = 8 * (blockIdx.y * THREADS + threadIdx.x);
-    if (token >= *count || i >= width) return;
-    const real *gate = both + (uint64_t)token * both_stride + i, *up = gate + width;
-    real *to = y + (uint64_t)token * stride + i;
-    if (width % 8 == 0) {
+    const uint32_t token = blockIdx.x, i = ROW_EACH * (blockIdx.y * THREADS + threadIdx.x);
+    if (token >= *a.count || i >= a.width) return;
+    const real *gate = a.both + (uint64_t)token * a.both_stride + i, *up = gate + a.width;
+    real *to = a.y + (uint64_t)token * a.stride + i;
+    if (a.width % ROW_EACH == 0) {
         const uint4 g = *(const uint4 *)gate, u = *(const uint4 *)up;
         const auto both = [](uint32_t x, uint32_t y) { return pack2(silu(low(x)) * low(y), silu(high(x)) * high(y)); };
         *(uint4 *)to = {both(g.x, u.x), both(g.y, u.y), both(g.z, u.z), both(g.w, u.w)};
         return;
     }
-    for (uint32_t j = 0; j < 8 && i + j < width; j++) to[j] = to_real(silu(to_float(gate[j])) * to_float(up[j]));
+    for (uint32_t j = 0; j < ROW_EACH && i + j < a.width; j++)
+        to[j] = to_real(silu(to_float(gate[j])) * to_float(up[j]));
 }
 
 /* y += bias: a block for each token. y is 16 bits, or float32 where `wide` is given instead. */
-extern "C" __global__ void __launch_bounds__(THREADS)
-    native_bias(real *y, float *wide, const float *bias, uint32_t width, uint32_t stride, const uint32_t *count) {
+extern "C" __global__ void __launch_bounds__(THREADS) native_bias(const BiasArguments a) {
     pdl_launch();
     pdl_wait();
     const uint32_t token = blockIdx.x;
-    if (token >= *count) return;
-    const uint64_t at = (uint64_t)token * stride;
-    for (uint32_t i = threadIdx.x; i < width; i += THREADS) {
-        if (wide) wide[at + i] += bias[i];
-        else y[at + i] = to_real(to_float(y[at + i]) + bias[i]);
+    if (token >= *a.count) return;
+    const uint64_t at = (uint64_t)token * a.stride;
+    for (uint32_t i = threadIdx.x; i < a.width; i += THREADS) {
+        if (a.wide) a.wide[at + i] += a.bias[i];
+        else a.y[at + i] = to_real(to_float(a.y[at + i]) + a.bias[i]);
     }
 }
 
 /* Random numbers to measure with: uniform in ± bound, by a hash of seed and index; padding stays zero. */
-extern "C" __global__ void __launch_bounds__(THREADS)
-    native_random(real *w, float *wide, uint64_t rows, uint32_t width, uint32_t stride, uint64_t seed, float bound,
-                  float middle) {
-    for (uint64_t i = blockIdx.x * (uint64_t)THREADS + threadIdx.x; i < rows * width;
+extern "C" __global__ void __launch_bounds__(THREADS) native_random(const RandomArguments a) {
+    for (uint64_t i = blockIdx.x * (uint64_t)THREADS + threadIdx.x; i < a.rows * a.width;
          i += (uint64_t)gridDim.x * THREADS) {
-        uint64_t h = (i + 1) * 0x9E3779B97F4A7C15 + seed * 0xC2B2AE3D27D4EB4F;
+        uint64_t h = (i + 1) * 0x9E3779B97F4A7C15 + a.seed * 0xC2B2AE3D27D4EB4F;
         h = (h ^ h >> 30) * 0xBF58476D1CE4E5B9;
         h = (h ^ h >> 27) * 0x94D049BB133111EB;
-        const float v = middle + bound * ((float)(uint32_t)(h >> 40) * (1.0f / 8388608.0f) - 1.0f);
-        const uint64_t at = i / width * stride + i % width;
-        if (wide) wide[at] = v;
-        else w[at] = to_real(v);
+        const float v = a.middle + a.bound * ((float)(uint32_t)(h >> 40) * (1.0f / 8388608.0f) - 1.0f);
+        const uint64_t at = i / a.width * a.stride + i % a.width;
+        if (a.wide) a.wide[at] = v;
+        else a.w[at] = to_real(v);
     }
 }

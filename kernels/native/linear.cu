@@ -15,26 +15,10 @@ using namespace blink;
 
 namespace {
 
-constexpr uint32_t NORMED = 2; /* rows of x that are made here */
-constexpr uint32_t SPLITS = 8, THREADS = 32 * SPLITS, TILE = 16, CHUNK = 32;
+constexpr uint32_t SPLITS = LINEAR_SPLITS, THREADS = ROW_THREADS, TILE = LINEAR_OUTPUTS, CHUNK = LINEAR_CHUNK;
+static_assert(THREADS == 32 * SPLITS, "a warp has a range of k");
 
 enum Epilogue { STORE, RESIDUAL, SILU, LOGITS, ROTATE };
-
-struct Layer {
-    const real *w, *x;
-    void *y;           /* STORE, SILU, ROTATE: real; RESIDUAL, LOGITS: float */
-    const float *bias; /* [outputs], or null */
-    uint32_t outputs;  /* rows of W; SILU: of gate, and as many of up follow; ROTATE: pairs of rows */
-    uint32_t k;
-    uint32_t x_stride, y_stride;
-    const uint32_t *rows; /* of x, on the device */
-    uint32_t share;       /* outputs of a block, a multiple of 8 */
-    /* With NORM, x is the norm of these rows, which are `width` apart. */
-    uint32_t width;
-    const float *normed, *weight;
-    float eps;
-    Rotary rotary; /* for ROTATE; it rotates whole heads, which have no norms */
-};
 
 __device__ __forceinline__ uint4 load(const real *at) {
     uint4 v;
@@ -57,12 +41,12 @@ __device__ constexpr bool paired(Epilogue e) { return e == SILU || e == ROTATE; 
 
 /* The row of W that output, or pair, `i` begins with; how far away its partner is. */
 template <Epilogue E>
-__device__ __forceinline__ uint32_t row_of(const Layer &a, uint32_t i) {
+__device__ __forceinline__ uint32_t row_of(const LinearArguments &a, uint32_t i) {
     const uint32_t half = a.rotary.head_dim / 2;
     return E == ROTATE ? i / half * 2 * half + i % half : i;
 }
 template <Epilogue E>
-__device__ __forceinline__ uint32_t partner(const Layer &a) {
+__device__ __forceinline__ uint32_t partner(const LinearArguments &a) {
     return E == SILU ? a.outputs : E == ROTATE ? a.rotary.head_dim / 2 : 8;
 }
 
@@ -73,7 +57,7 @@ struct Ready {
     bool rotates = false;
     real *to = nullptr;
 
-    __device__ __forceinline__ void fetch(const Layer &a, uint32_t row, uint32_t output) {
+    __device__ __forceinline__ void fetch(const LinearArguments &a, uint32_t row, uint32_t output) {
         if (a.bias) {
             const uint32_t at = row_of<E>(a, output);
             bias = a.bias[at];
@@ -84,19 +68,21 @@ struct Ready {
     }
 
     /* Queries are rotated in place, keys rotated into the cache, and values go there. */
-    __device__ __forceinline__ void fetch_rotation(const Layer &a, uint32_t token, uint32_t pair) {
+    __device__ __forceinline__ void fetch_rotation(const LinearArguments &a, uint32_t token, uint32_t pair) {
         const Rotary &r = a.rotary;
         const uint32_t half = r.head_dim / 2, head = pair / half, d = pair % half;
         const bool is_value = head >= r.heads + r.kv_heads;
         to = (real *)a.y + (uint64_t)token * a.y_stride + head * r.head_dim + d;
-        if (head >= r.heads) to = r.entry(is_value ? r.values : r.keys, token, (head - r.heads) % r.kv_heads) + d;
+        if (head >= r.heads)
+            to = cache_entry(r, is_value ? r.values : r.keys, token, (head - r.heads) % r.kv_heads) + d;
         rotates = !is_value;
         if (!rotates) return;
         const uint64_t at = (uint64_t)r.positions[token] * half + d;
         cos = r.cos[at], sin = r.sin[at];
     }
 
-    __device__ __forceinline__ void finish(const Layer &a, uint32_t row, uint32_t output, float v, float other) const {
+    __device__ __forceinline__ void finish(const LinearArguments &a, uint32_t row, uint32_t output, float v,
+                                           float other) const {
         v += bias;
         if (paired(E)) other += other_bias;
         const uint64_t at = (uint64_t)row * a.y_stride + output;
@@ -111,47 +97,128 @@ struct Ready {
     }
 };
 
-extern __shared__ __align__(16) unsigned char memory[];
+/* A block's shared memory. Rows of x that are made here come after it. */
+template <int STEP, int AHEAD, uint32_t ROWS>
+struct Storage {
+    unsigned char ring[AHEAD][STEP][2][16 * THREADS]; /* of each thread 16 bytes, of outputs and of their partners */
+    float sums[LINEAR_SUMS][SPLITS][ROWS * TILE];
+};
 
-/* A tile is 16 outputs, or 8 pairs. With NORM, shared memory ends with the rows of x. */
-template <int STEP, int AHEAD, Epilogue E, bool NORM>
-__device__ __forceinline__ void multiply(const Layer &a) {
-    constexpr uint32_t OUT = paired(E) ? 8 : 16, ROWS = NORM ? NORMED : 8, PART = ROWS * TILE, BUFFERS = 2;
-    static_assert(ROWS * OUT <= THREADS, "a thread has one output");
-    constexpr uint32_t PIECE = 16 * THREADS, SLOT = STEP * 2 * PIECE;
-    float *parts = (float *)(memory + AHEAD * SLOT);
-    const uint32_t ring = (uint32_t)__cvta_generic_to_shared(memory) + 16 * threadIdx.x;
-    const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    const uint32_t chunks = a.k / CHUNK, each = (chunks + SPLITS - 1) / SPLITS;
-    const uint32_t begin = min(warp * each, chunks), length = min(each, chunks - begin);
-    uint32_t output = blockIdx.x * a.share;
-    const uint32_t last = min(output + a.share, a.outputs), first = 8 * blockIdx.y;
+/* A warp's range of k, in chunks. */
+struct Range {
+    uint32_t begin, length;
+};
 
+/* The warp's range of the block's outputs in W, on its way through the ring. */
+template <int STEP, int AHEAD, Epilogue E>
+struct Stream {
+    static constexpr uint32_t OUT = paired(E) ? 8 : 16, PIECE = 16 * THREADS, SLOT = STEP * 2 * PIECE;
+    const LinearArguments &a;
+    const Range range;
+    const uint32_t last, ring; /* output after the block's; the thread's place in the ring */
+    const uint64_t away;       /* of the partners */
     /* What is fetched next: chunk `c` of the tile from output `at` on. */
-    uint32_t c = 0, at = output, slot = 0;
-    const uint64_t away = (uint64_t)partner<E>(a) * a.k;
-    const real *w = a.w + (uint64_t)(row_of<E>(a, output) + g) * a.k + begin * CHUNK + 8 * t;
-    auto fetch = [&] {
-        const uint32_t to = ring + slot * SLOT;
+    uint32_t at, c = 0, slot = 0;
+    const real *w;
+
+    __device__ __forceinline__ Stream(const LinearArguments &a, Range range, uint32_t first, uint32_t last,
+                                      const void *memory)
+        : a(a),
+          range(range),
+          last(last),
+          ring((uint32_t)__cvta_generic_to_shared(memory) + 16 * threadIdx.x),
+          away((uint64_t)partner<E>(a) * a.k),
+          at(first),
+          w(start()) {}
+
+    /* Of the thread's numbers of its output in the tile. */
+    __device__ __forceinline__ const real *start() const {
+        const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+        return a.w + (uint64_t)(row_of<E>(a, at) + g) * a.k + range.begin * CHUNK + 8 * t;
+    }
+
+    __device__ __forceinline__ void fetch() {
+        const uint32_t to = ring + slot * SLOT, g = threadIdx.x % 32 / 4;
 #pragma unroll
         for (int i = 0; i < 2; i++)
             if (at + (paired(E) ? 0 : 8 * i) + g < last) {
                 const real *from = w + i * away + c * CHUNK;
 #pragma unroll
                 for (int s = 0; s < STEP; s++)
-                    if (c + s < length) copy_later(to + (s * 2 + i) * PIECE, from + s * CHUNK);
+                    if (c + s < range.length) copy_later(to + (s * 2 + i) * PIECE, from + s * CHUNK);
             }
         c += STEP;
-        if (c >= length) {
+        if (c >= range.length) {
             c = 0, at += OUT;
-            w = a.w + (uint64_t)(row_of<E>(a, at) + g) * a.k + begin * CHUNK + 8 * t;
+            w = start();
         }
         slot = slot + 1 == AHEAD ? 0 : slot + 1;
-    };
+    }
+};
+
+/* Rows of x made by RMSNorm in shared memory, padded with zeros. `parts` is free for it. */
+__device__ __forceinline__ void make_rows(const LinearArguments &a, uint32_t rows, const NormWeights &weights, real *to,
+                                          float *parts) {
+    for (uint32_t i = threadIdx.x; i < rows * (a.k - a.width); i += THREADS)
+        to[i / (a.k - a.width) * a.k + a.width + i % (a.k - a.width)] = 0;
+    for (uint32_t row = 0; row < rows; row++)
+        norm_row(a.normed + (uint64_t)row * a.width, a.weight, weights, a.eps, to + row * a.k, a.width,
+                 parts + row * ROW_WARPS);
+    __syncthreads();
+}
+
+/* The warp's range of the block's rows of x, STEP chunks of it at a time, ahead of their use. */
+template <int STEP, bool NORM>
+struct Columns {
+    const Range range;
+    const bool there; /* the thread's row is */
+    const real *x;
+    const uint32_t made; /* where it is in shared memory, with NORM */
+    uint4 next[STEP];
+
+    __device__ __forceinline__ Columns(const LinearArguments &a, Range range, uint32_t first, uint32_t rows,
+                                       const real *made_rows)
+        : range(range),
+          there(first + g() < rows),
+          x(a.x + (uint64_t)(first + g()) * a.x_stride + range.begin * CHUNK + 8 * t()),
+          made((uint32_t)__cvta_generic_to_shared(made_rows) + 2 * (g() * a.k + range.begin * CHUNK + 8 * t())),
+          next{} {
+        fetch(0);
+    }
+    __device__ __forceinline__ static uint32_t g() { return threadIdx.x % 32 / 4; }
+    __device__ __forceinline__ static uint32_t t() { return threadIdx.x % 4; }
+
+    __device__ __forceinline__ void fetch(uint32_t from) {
+        if (!there) return;
+#pragma unroll
+        for (int s = 0; s < STEP; s++)
+            if (from + s < range.length)
+                next[s] = NORM ? from_shared(made + 2 * (from + s) * CHUNK) : load(x + (from + s) * CHUNK);
+    }
+};
+
+extern __shared__ __align__(16) unsigned char memory[];
+
+/* A tile is 16 outputs, or 8 pairs. */
+template <int STEP, int AHEAD, Epilogue E, bool NORM>
+__device__ __forceinline__ void multiply(const LinearArguments &a) {
+    constexpr uint32_t ROWS = NORM ? LINEAR_NORMED : LINEAR_ROWS, PART = ROWS * TILE;
+    using W = Stream<STEP, AHEAD, E>;
+    constexpr uint32_t OUT = W::OUT, PIECE = W::PIECE;
+    static_assert(ROWS * OUT <= THREADS, "a thread has one output");
+    using Memory = Storage<STEP, AHEAD, ROWS>;
+    Memory &m = *reinterpret_cast<Memory *>(memory);
+    const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const uint32_t chunks = a.k / CHUNK, each = (chunks + SPLITS - 1) / SPLITS, begin = min(warp * each, chunks);
+    const Range range = {begin, min(each, chunks - begin)};
+    uint32_t output = blockIdx.x * a.share;
+    const uint32_t last = min(output + a.share, a.outputs), first = LINEAR_ROWS * blockIdx.y;
+
+    W w(a, range, output, last, m.ring);
     NormWeights weights;
     pdl_launch();
     for (int u = 0; u < AHEAD; u++) {
-        fetch();
+        w.fetch();
         asm volatile("cp.async.commit_group;");
     }
     if (NORM) weights.fetch(a.weight, a.width);
@@ -161,26 +228,9 @@ __device__ __forceinline__ void multiply(const Layer &a) {
         asm volatile("cp.async.wait_all;");
         return;
     }
-    const real *x = a.x + (uint64_t)(first + g) * a.x_stride + begin * CHUNK + 8 * t;
-    real *own_x = (real *)(parts + BUFFERS * SPLITS * PART);
-    if (NORM) {
-        for (uint32_t i = threadIdx.x; i < rows * (a.k - a.width); i += THREADS)
-            own_x[i / (a.k - a.width) * a.k + a.width + i % (a.k - a.width)] = 0;
-        for (uint32_t row = 0; row < rows; row++)
-            norm_row(a.normed + (uint64_t)row * a.width, a.weight, weights, a.eps, own_x + row * a.k, a.width,
-                     parts + row * ROW_WARPS);
-        __syncthreads();
-    }
-    const uint32_t near_x = (uint32_t)__cvta_generic_to_shared(own_x) + 2 * (g * a.k + begin * CHUNK + 8 * t);
-    uint4 near[STEP] = {};
-    auto fetch_x = [&](uint32_t from) {
-        if (first + g >= rows) return;
-#pragma unroll
-        for (int s = 0; s < STEP; s++)
-            if (from + s < length)
-                near[s] = NORM ? from_shared(near_x + 2 * (from + s) * CHUNK) : load(x + (from + s) * CHUNK);
-    };
-    fetch_x(0);
+    real *made = reinterpret_cast<real *>(&m + 1);
+    if (NORM) make_rows(a, rows, weights, made, m.sums[0][0]);
+    Columns<STEP, NORM> x(a, range, first, rows, made);
     uint32_t now = 0;
     for (uint32_t turn = 0; output < last; turn++, output += OUT) {
         const uint32_t n = threadIdx.x / OUT, o = threadIdx.x % OUT;
@@ -188,37 +238,37 @@ __device__ __forceinline__ void multiply(const Layer &a) {
         Ready<E> ready;
         if (mine) ready.fetch(a, first + n, output + o);
         float sum[4] = {};
-        for (uint32_t done = 0; done < length; done += STEP) {
+        for (uint32_t done = 0; done < range.length; done += STEP) {
             asm volatile("cp.async.wait_group %0;" ::"n"(AHEAD - 1) : "memory");
-            const uint32_t from = ring + now * SLOT;
+            const uint32_t from = w.ring + now * W::SLOT;
             uint4 b[STEP];
 #pragma unroll
-            for (int s = 0; s < STEP; s++) b[s] = near[s];
-            fetch_x(done + STEP < length ? done + STEP : 0);
+            for (int s = 0; s < STEP; s++) b[s] = x.next[s];
+            x.fetch(done + STEP < range.length ? done + STEP : 0);
 #pragma unroll
             for (int s = 0; s < STEP; s++) {
-                if (done + s >= length) break;
+                if (done + s >= range.length) break;
                 const uint4 lo = from_shared(from + s * 2 * PIECE), hi = from_shared(from + (s * 2 + 1) * PIECE);
                 mma16816(sum, lo.x, hi.x, lo.y, hi.y, b[s].x, b[s].y);
                 mma16816(sum, lo.z, hi.z, lo.w, hi.w, b[s].z, b[s].w);
             }
-            if (at < last) fetch();
+            if (w.at < last) w.fetch();
             asm volatile("cp.async.commit_group;");
             now = now + 1 == AHEAD ? 0 : now + 1;
         }
-        float *own = parts + turn % BUFFERS * SPLITS * PART;
+        float (*sums)[PART] = m.sums[turn % LINEAR_SUMS];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const uint32_t row = 2 * t + i % 2;
-            if (row < ROWS) own[warp * PART + row * TILE + g + i / 2 * 8] = sum[i];
+            if (row < ROWS) sums[warp][row * TILE + g + i / 2 * 8] = sum[i];
         }
         __syncthreads();
         if (!mine) continue;
         float v = 0, other = 0;
 #pragma unroll
         for (uint32_t s = 0; s < SPLITS; s++) {
-            v += own[s * PART + n * TILE + o];
-            if (paired(E)) other += own[s * PART + n * TILE + o + 8];
+            v += sums[s][n * TILE + o];
+            if (paired(E)) other += sums[s][n * TILE + o + 8];
         }
         ready.finish(a, first + n, output + o, v, other);
     }
@@ -226,16 +276,9 @@ __device__ __forceinline__ void multiply(const Layer &a) {
 
 }  // namespace
 
-#define BLINK_LINEAR(rows, name, STEP, AHEAD, RESIDENT, E, NORM)                                  \
-    extern "C" __global__ void __launch_bounds__(256, RESIDENT) linear_##rows##_##name(Layer a) { \
-        multiply<STEP, AHEAD, E, NORM>(a);                                                        \
+#define BLINK_LINEAR(name, E, NORM, STEP, AHEAD, RESIDENT, BYTES)                                                    \
+    static_assert(sizeof(Storage < STEP, AHEAD, NORM ? LINEAR_NORMED : LINEAR_ROWS >) == BYTES, "what is launched"); \
+    extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) name(const LinearArguments a) {                  \
+        multiply<STEP, AHEAD, E, NORM>(a);                                                                           \
     }
-
-BLINK_LINEAR(2, store, 4, 3, 2, STORE, true)
-BLINK_LINEAR(2, rotate, 4, 2, 3, ROTATE, true)
-BLINK_LINEAR(2, silu, 4, 3, 2, SILU, true)
-BLINK_LINEAR(8, store, 4, 3, 2, STORE, false)
-BLINK_LINEAR(8, rotate, 4, 2, 3, ROTATE, false)
-BLINK_LINEAR(8, residual, 4, 3, 2, RESIDUAL, false)
-BLINK_LINEAR(8, silu, 4, 3, 2, SILU, false)
-BLINK_LINEAR(8, logits, 4, 3, 2, LOGITS, false)
+BLINK_LINEAR_KERNELS(BLINK_LINEAR)

@@ -2,11 +2,11 @@
 #ifndef BLINK_NATIVE_ROWS_CUH
 #define BLINK_NATIVE_ROWS_CUH
 
-#include "native/types.cuh"
+#include "native/layout.h"
 
 namespace blink {
 
-constexpr uint32_t ROW_THREADS = 256, ROW_WARPS = ROW_THREADS / 32;
+constexpr uint32_t ROW_WARPS = ROW_THREADS / 32;
 
 __device__ __forceinline__ float warp_sum(float v) {
     for (int i = 16; i > 0; i /= 2) v += __shfl_xor_sync(~0u, v, i);
@@ -90,21 +90,12 @@ __device__ __forceinline__ float rotated_second(float first, float second, float
     return fmaf(second, cos, __fmul_rn(first, sin));
 }
 
-struct Rotary {
-    const float *cos, *sin;              /* [context][dim / 2] */
-    const float *q_norm, *k_norm;        /* [head_dim], or null */
-    const int32_t *positions, *kv_index; /* of each token */
-    real *keys, *values;                 /* [pages][kv_heads][page_tokens][head_dim] */
-    float eps;
-    uint32_t dim, heads, kv_heads, head_dim, page_tokens;
-
-    /* Where a token's key or value of one head goes. */
-    __device__ __forceinline__ real *entry(real *cache, uint32_t token, uint32_t kv_head) const {
-        const uint32_t at = kv_index[token];
-        const uint64_t page = at / page_tokens * kv_heads + kv_head;
-        return cache + (page * page_tokens + at % page_tokens) * head_dim;
-    }
-};
+/* Where a token's key or value of one head goes. */
+__device__ __forceinline__ real *cache_entry(const Rotary &r, real *cache, uint32_t token, uint32_t kv_head) {
+    const uint32_t at = r.kv_index[token];
+    const uint64_t page = at / r.page_tokens * r.kv_heads + kv_head;
+    return cache + (page * r.page_tokens + at % r.page_tokens) * r.head_dim;
+}
 
 }  // namespace blink
 #endif  // BLINK_NATIVE_ROWS_CUH

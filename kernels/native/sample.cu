@@ -85,10 +85,8 @@ __device__ uint32_t draw(SampleShared &s, const Row &row, const LaneParams &para
 
 }  // namespace
 
-extern "C" __cluster_dims__(8, 1, 1) __global__ void __launch_bounds__(THREADS, 2)
-    native_sample(Batch batch, const float *logits, int32_t *fed_tokens, float *spill, uint32_t context, uint32_t vocab,
-                  uint32_t range) {
-    const SampleArguments a = {batch, logits, fed_tokens, spill, context, vocab, range};
+extern "C" __cluster_dims__(CLUSTER, 1, 1) __global__ void __launch_bounds__(THREADS, 2)
+    native_sample(const SampleArguments a) {
     extern __shared__ float4 dynamic[];
     __shared__ SampleShared s;
     uint32_t r = blockIdx.x / CLUSTER, rank = cluster_rank(), warp = threadIdx.x / WARP;

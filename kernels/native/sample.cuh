@@ -9,8 +9,7 @@
 #include "rtc.h"
 
 #include "native/cluster.cuh"
-#include "native/types.cuh"
-#include "seam/batch_layout.h"
+#include "native/layout.h"
 
 namespace blink {
 
@@ -24,14 +23,6 @@ constexpr double ONE = 1099511627776.0;
 constexpr float WEIGHTLESS = 28.5f; /* exp of minus that and 2^40 is below a half */
 constexpr float BINS_PER_UNIT = 64; /* of the exponent: what has a weight is in the first WEIGHTLESS of them */
 constexpr u64 BROKEN = ~0ull;       /* joins as the largest of all */
-
-struct SampleArguments {
-    Batch batch;
-    const float *logits; /* [rows][vocab] */
-    int32_t *fed;        /* [lanes][context], the token fed at each position of each lane */
-    float *spill;        /* [rows][CLUSTER * WARPS * range], or null: shared memory has room */
-    uint32_t context, vocab, range;
-};
 
 struct SampleShared {
     ClusterSlots<u64> join;

@@ -4,28 +4,13 @@
  * anything in the step would reach outside a buffer; the real one then gets the error. */
 #include "rtc.h"
 
-#include "native/types.cuh"
-#include "seam/batch_layout.h"
+#include "native/layout.h"
 
 using namespace blink;
 
-struct StepLimits {
-    uint32_t rows, tokens; /* of this graph */
-    uint32_t decode;       /* every row has one token */
-    uint32_t vocab, context, page_tokens, pages, lanes, lane_pages;
-};
-
-/* What the check leaves for the other kernels and for the next step; zero at first. */
-struct StepState {
-    StepControl checked;
-    uint32_t bad;    /* while blocks still check */
-    uint32_t ticket; /* blocks that have checked */
-    uint32_t error;  /* of this step */
-};
-
 namespace {
 
-constexpr uint32_t THREADS = 128;
+constexpr uint32_t THREADS = CHECK_THREADS;
 
 __device__ bool row_is_good(const Batch &b, const StepLimits &l, uint32_t row, uint32_t rows, uint32_t tokens) {
     const uint32_t start = b.row_start[row], end = b.row_start[row + 1], lane = b.row_lane[row];
@@ -47,7 +32,10 @@ __device__ bool row_is_good(const Batch &b, const StepLimits &l, uint32_t row, u
 }  // namespace
 
 /* A block for each row that the graph can have. */
-extern "C" __global__ void __launch_bounds__(THREADS) native_check(Batch b, StepLimits l, StepState *state) {
+extern "C" __global__ void __launch_bounds__(THREADS) native_check(const CheckArguments a) {
+    const Batch &b = a.batch;
+    const StepLimits &l = a.limits;
+    StepState *state = a.state;
     pdl_wait();
     pdl_launch();
     const uint32_t rows = b.control->rows, tokens = b.control->tokens, row = blockIdx.x;
@@ -68,8 +56,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) native_check(Batch b, Step
 }
 
 /* The last kernel of a step. */
-extern "C" __global__ void native_done(StepControl *control, const StepState *state) {
+extern "C" __global__ void native_done(const DoneArguments a) {
+    StepControl *control = a.control;
     pdl_wait();
-    control->error = state->error;
+    control->error = a.state->error;
     asm volatile("st.release.sys.u32 [%0], %1;" ::"l"(&control->done), "r"(control->step) : "memory");
 }

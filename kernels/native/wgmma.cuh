@@ -6,11 +6,11 @@
 
 #include "rtc.h"
 
-#include "native/types.cuh"
+#include "native/layout.h"
 
 namespace blink {
 
-constexpr uint32_t SWIZZLED_UNITS = 8, SWIZZLED_ROW = 128; /* of a row of a tile: 16-byte units, and bytes */
+constexpr uint32_t SWIZZLED_UNITS = SWIZZLED_ROW / 16; /* 16-byte units of a row of a tile */
 
 /* Where unit u of row r of a tile is, in units. */
 __device__ __forceinline__ uint32_t swizzled(uint32_t r, uint32_t u) { return r * SWIZZLED_UNITS + (u ^ r % 8); }
@@ -109,15 +109,9 @@ __device__ __forceinline__ void products_wait_all_but(float (&sums)[PARTS][32]) 
     ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52," \
     "%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 
-/* c = a b, or with `add` c += a b, later: a 64 × 16, b 16 × 64 times the parts of c, which is 64 × 64 in float32 in
- * each part. Lane 4 g + t of warp w holds, of a part's rows 16 w + g and 16 w + g + 8, at [4 n …] columns 8 n + 2 t and
- * the next of the first, then of the second. a's rows and b's columns are rows of tiles. */
-__device__ __forceinline__ void multiply(float (&c)[1][32], uint64_t a, uint64_t b, bool add) {
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; " BLINK_WGMMA("64") "{" BLINK_SUMS_32
-                                                                             "}, %32, %33, p, 1, 1, 0, 0; }"
-                 : BLINK_32(c[0])
-                 : "l"(a), "l"(b), "r"((int)add));
-}
+/* c = a b, or with `add` c += a b, later: a 64 × 16, b 16 × 128, c 64 × 128 in float32, in two parts of 64 columns.
+ * Lane 4 g + t of warp w holds, of a part's rows 16 w + g and 16 w + g + 8, at [4 n …] columns 8 n + 2 t and the next
+ * of the first, then of the second. a's rows and b's columns are rows of tiles. */
 __device__ __forceinline__ void multiply(float (&c)[2][32], uint64_t a, uint64_t b, bool add) {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; " BLINK_WGMMA("128") "{" BLINK_SUMS_64
                                                                               "}, %64, %65, p, 1, 1, 0, 0; }"

@@ -2,17 +2,9 @@
  * or position changes the answer. It keeps token ids where a model keeps keys and values. */
 #include "rtc.h"
 
-#include "seam/batch_layout.h"
+#include "synthetic/layout.h"
 
 using namespace blink;
-
-constexpr uint32_t ROW_THREADS = 128;
-
-/* Which requests began to run, and when: what a test of the order of service reads. */
-struct TraceEntry {
-    uint64_t seed;
-    uint64_t step;
-};
 
 namespace {
 
@@ -24,28 +16,27 @@ __device__ void put_logprob(RingLogprob &to, uint32_t n, uint32_t token, uint32_
 }  // namespace
 
 /* One block for each row. A row whose context reaches the position in bits 48 to 63 of its seed cannot be sampled. */
-extern "C" __global__ void __launch_bounds__(ROW_THREADS)
-    synthetic_hash(Batch b, uint32_t *kv, uint32_t page_tokens, uint32_t lane_pages, uint32_t vocab, uint32_t *traced,
-                   TraceEntry *trace, uint32_t trace_size) {
+extern "C" __global__ void __launch_bounds__(ROW_THREADS) synthetic_hash(const HashArguments a) {
+    const Batch &b = a.batch;
     __shared__ uint64_t sum;
     uint32_t row = blockIdx.x, tid = threadIdx.x;
     if (row >= b.control->rows) return;
     uint32_t start = b.row_start[row], end = b.row_start[row + 1], lane = b.row_lane[row];
     const LaneParams &params = b.lane_params[lane];
-    for (uint32_t k = start + tid; k < end; k += ROW_THREADS) kv[b.kv_index[k]] = b.token_ids[k];
+    for (uint32_t k = start + tid; k < end; k += ROW_THREADS) a.kv[b.kv_index[k]] = b.token_ids[k];
     if (tid == 0) sum = 0;
-    if (tid == 0 && trace_size && b.positions[start] == 0) {
-        uint32_t i = atomicAdd(traced, 1);
-        if (i < trace_size) trace[i] = {params.seed, b.control->step};
+    if (tid == 0 && a.trace_size && b.positions[start] == 0) {
+        uint32_t i = atomicAdd(a.traced, 1);
+        if (i < a.trace_size) a.trace[i] = {params.seed, b.control->step};
     }
     if (!b.row_sample[row]) return;
     __syncthreads();
 
     uint32_t length = b.row_kv_len[row];
-    const int32_t *table = b.block_table + (uint64_t)lane * lane_pages;
+    const int32_t *table = b.block_table + (uint64_t)lane * a.lane_pages;
     uint64_t own = 0;
     for (uint32_t i = tid; i < length; i += ROW_THREADS) {
-        uint64_t token = kv[table[i / page_tokens] * page_tokens + i % page_tokens];
+        uint64_t token = a.kv[table[i / a.page_tokens] * a.page_tokens + i % a.page_tokens];
         own += (token + 0x9E3779B9) * ((i + 1) * 0xC2B2AE3D27D4EB4F | 1);
     }
     atomicAdd((unsigned long long *)&sum, own);
@@ -53,30 +44,31 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     if (tid != 0) return;
     uint64_t h = sum ^ params.seed * 0xFF51AFD7ED558CCD, fails_at = params.seed >> 48;
     h = (h ^ h >> 33) * 0xFF51AFD7ED558CCD;
-    uint32_t token = (uint32_t)((h ^ h >> 29) % vocab);
+    uint32_t token = (uint32_t)((h ^ h >> 29) % a.vocab);
     b.out_token[row] = fails_at && length >= fails_at ? -1 : (int32_t)token;
-    if (params.flags & FLAG_LOGPROBS) put_logprob(b.out_logprob[row], params.lp_n, token, vocab);
+    if (params.flags & FLAG_LOGPROBS) put_logprob(b.out_logprob[row], params.lp_n, token, a.vocab);
 }
 
 /* A node that does nothing, where the number of nodes is what matters. */
 extern "C" __global__ void synthetic_nothing() {}
 
 /* Fills the device: two blocks are all the threads that a multiprocessor holds. */
-extern "C" __global__ void __launch_bounds__(1024, 2) synthetic_fill(uint32_t rounds, float *never) {
+extern "C" __global__ void __launch_bounds__(FILL_THREADS, FILL_BLOCKS) synthetic_fill(const FillArguments a) {
     float x = threadIdx.x, y = 1.0f;
-    for (uint32_t i = 0; i < rounds; i++) x = x * 0.999f + y, y = y * 0.998f + x;
-    if (x == -1.0f) *never = y;
+    for (uint32_t i = 0; i < a.rounds; i++) x = x * 0.999f + y, y = y * 0.998f + x;
+    if (x == -1.0f) *a.never = y;
 }
 
 /* Runs for as long as the host's word is not 0: a batch that hangs. */
-extern "C" __global__ void synthetic_hold(const uint32_t *held) {
+extern "C" __global__ void synthetic_hold(const HoldArguments a) {
     uint32_t value;
     do {
-        asm volatile("ld.relaxed.sys.u32 %0, [%1];" : "=r"(value) : "l"(held));
+        asm volatile("ld.relaxed.sys.u32 %0, [%1];" : "=r"(value) : "l"(a.held));
     } while (value != 0);
 }
 
 /* The last node of every batch. */
-extern "C" __global__ void synthetic_done(StepControl *control) {
+extern "C" __global__ void synthetic_done(const EndArguments a) {
+    StepControl *control = a.control;
     asm volatile("st.release.sys.u32 [%0], %1;" ::"l"(&control->done), "r"(control->step) : "memory");
 }

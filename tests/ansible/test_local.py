@@ -1,4 +1,7 @@
-"""The appliance on one machine, brought up by the playbooks and looked at from outside."""
+"""The appliance on one machine, brought up by the playbooks and looked at from outside.
+
+Each run of a playbook takes some 20 s of a processor, so only what every change may break is not of the tier `fleet`.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,15 @@ from tests.ansible.playbook import processes
 from tests.appliance import wait_for
 from tests.ports import free_port
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 
 def health(port: int) -> int:
     return httpx.get(f"http://127.0.0.1:{port}/health", timeout=10, trust_env=False).status_code
 
 
-def test_check_mode_needs_nothing_installed_and_changes_nothing(deployed: Deployed, tmp_path: Path) -> None:
-    state, port = tmp_path / "state", free_port()
+def test_check_mode_needs_nothing_installed_and_changes_nothing(deployed: Deployed) -> None:
+    state, port = deployed.state_dir.parent / "foretold", free_port()
     run = deployed.run("site.yml", "--check", "--diff", blink_state_dir=str(state), blink_http_port=port)
     run.require()
     assert run.count("changed") > 0
@@ -89,6 +92,7 @@ def test_changed_field_restarts_both_halves_once(running: Deployed) -> None:
     assert after["frontend"] != before["frontend"]
 
 
+@pytest.mark.fleet
 def test_restart_is_not_forgotten_by_a_run_that_failed_in_between(running: Deployed) -> None:
     before = running.services()
     changed = running.settings(queue=10)
@@ -110,9 +114,13 @@ def test_restart_is_not_forgotten_by_a_run_that_failed_in_between(running: Deplo
     ("settings", "message"),
     [
         ({"engine": {"lanes": 0}}, "engine.lanes"),
-        ({"engine": {"lane": 4}}, "engine.lane"),
-        ({"engine": {"max_context": 1 << 20, "pages": 1 << 20}}, "engine.max_context: 1048576 exceeds"),
-        ({"frontend": {"host": "0.0.0.0"}}, "is not loopback"),
+        pytest.param({"engine": {"lane": 4}}, "engine.lane", marks=pytest.mark.fleet),
+        pytest.param(
+            {"engine": {"max_context": 1 << 20, "pages": 1 << 20}},
+            "engine.max_context: 1048576 exceeds",
+            marks=pytest.mark.fleet,
+        ),
+        pytest.param({"frontend": {"host": "0.0.0.0"}}, "is not loopback", marks=pytest.mark.fleet),
     ],
     ids=["range", "name", "model", "exposed"],
 )
@@ -144,6 +152,7 @@ def _answers(port: int) -> int | None:
         return None
 
 
+@pytest.mark.fleet
 def test_a_service_that_ends_at_once_is_reported_with_its_log(running: Deployed) -> None:
     # The ring's directory cannot be made below a file, which only the backend finds out.
     running.is_up = False
@@ -153,6 +162,7 @@ def test_a_service_that_ends_at_once_is_reported_with_its_log(running: Deployed)
     assert "instance.ring_dir" in run.words
 
 
+@pytest.mark.fleet
 def test_api_keys_are_not_shown(running: Deployed) -> None:
     key = "sk-test-secret-of-this-test"
     run = running.deploy("--diff", "-v", blink_api_keys=[key]).require()
@@ -166,6 +176,7 @@ def test_api_keys_are_not_shown(running: Deployed) -> None:
     assert keys.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.fleet
 def test_down_leaves_the_model_and_nothing_that_runs(running: Deployed) -> None:
     ring = load_config(running.config).instance.ring_dir
     assert ring.exists()
@@ -180,6 +191,7 @@ def test_down_leaves_the_model_and_nothing_that_runs(running: Deployed) -> None:
     assert again.count("changed") == 0
 
 
+@pytest.mark.fleet
 def test_down_ends_what_a_killed_supervisor_left(running: Deployed) -> None:
     pid_file = running.state_dir / "run/supervisord.pid"
     if not pid_file.exists():

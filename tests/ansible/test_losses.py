@@ -11,7 +11,6 @@ import yaml
 from tests.ansible.losses import Losses
 from tests.ansible.playbook import PLAYBOOKS, ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 HALVES = ("gpu", "dpu")
 BEFORE = ["release-stage", "configuration-foretell", "drain", "release-activate", "model", "configuration"]
 GPU_STEPS = [*BEFORE, "ringd", "backend", "drain-undrain"]
@@ -27,6 +26,7 @@ def untouched(fleet: Losses, *names: str) -> bool:
     return not any(fleet.steps(f"{name}-{half}") for name in names for half in HALVES)
 
 
+@pytest.mark.timeout(900)  # seven roll-outs of a pair
 def test_a_loss_in_a_later_batch_stops_the_rest_and_the_next_run_goes_on_canary_first(tmp_path: Path) -> None:
     fleet = Losses(tmp_path, 3)
     fleet.fail("smoke", "ap002-dpu")
@@ -47,6 +47,7 @@ def test_a_loss_in_a_later_batch_stops_the_rest_and_the_next_run_goes_on_canary_
 
 
 # The last step of which nothing has to be taken back, and the first of which something has.
+@pytest.mark.fleet
 @pytest.mark.parametrize(("step", "goes_back"), [("drain", False), ("release-activate", True)])
 def test_a_failure_sends_both_halves_back_and_stops_the_fleet(step: str, goes_back: bool, fleet: Losses) -> None:
     fleet.fail(step, "ap001-dpu")
@@ -60,6 +61,7 @@ def test_a_failure_sends_both_halves_back_and_stops_the_fleet(step: str, goes_ba
     assert "ap001 was not upgraded, and serves as before; the fleet stops here" in run.words
 
 
+@pytest.mark.fleet
 def test_a_machine_that_is_silent_from_the_start_stops_the_fleet(fleet: Losses) -> None:
     fleet.kill("ap001-dpu")
     run = fleet.run()
@@ -68,6 +70,7 @@ def test_a_machine_that_is_silent_from_the_start_stops_the_fleet(fleet: Losses) 
     assert fleet.locks() == []
 
 
+@pytest.mark.fleet
 @pytest.mark.parametrize(
     ("step", "half", "goes_back"), [("release-stage", "dpu", False), ("release-activate", "gpu", True)]
 )
@@ -102,6 +105,7 @@ def _step(task: dict[str, Any]) -> str:
     return str(task["ansible.builtin.import_tasks"]).removesuffix(".yml")
 
 
+@pytest.mark.fleet
 def test_a_rollback_that_fails_stops_the_fleet_and_says_so(fleet: Losses) -> None:
     fleet.fail("smoke", "ap001-dpu")
     run = fleet.run("playbooks/rollback.yml")

@@ -83,7 +83,7 @@ def test_an_inventory_without_a_variable_is_told_its_name(variable: str, invento
     ("wrong", "message"),
     [
         ({"blink_transport": "carrier-pigeon"}, "value of blink_transport must be one of: shm, verbs"),
-        ({"blink_engine": "steam"}, "value of blink_engine must be one of: reference, native, tensorrt"),
+        ({"blink_engine": "steam"}, "value of blink_engine must be one of: reference, native, synthetic, tensorrt"),
         ({"blink_http_port": "eight thousand"}, "'blink_http_port' is of type"),
     ],
 )
@@ -106,4 +106,4 @@ def test_a_play_refuses_a_missing_variable(variables: dict[str, Any], tmp_path: 
 def test_a_play_refuses_a_wrong_value(variables: dict[str, Any]) -> None:
     run = playbook("site.yml", variables | {"blink_engine": "steam"}, "--check")
     assert run.rc != 0
-    assert "value of blink_engine must be one of: reference, native, tensorrt" in run.words
+    assert "value of blink_engine must be one of: reference, native, synthetic, tensorrt" in run.words

@@ -12,7 +12,7 @@ import pytest
 
 from tests.ansible.conftest import Deployed
 
-pytestmark = [pytest.mark.e2e, pytest.mark.fleet]
+pytestmark = [pytest.mark.e2e, pytest.mark.fleet, pytest.mark.timeout(1800)]
 API_KEY = "sk-planted-0b5c8d1f"
 TYPED = "typed-planted-77aa"  # a variable with a secret's name that no role uses
 

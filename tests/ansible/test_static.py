@@ -14,12 +14,6 @@ def test_every_playbook_parses_with_inventory(inventory: str) -> None:
     assert run.output.count("playbook: ") == len(PLAYBOOKS)
 
 
-def test_playbooks_pass_the_production_profile() -> None:
-    run = ansible("ansible-lint", "--profile", "production", "--offline", "--nocolor")
-    assert run.rc == 0, run.output
-    assert "production" in run.output
-
-
 @pytest.mark.parametrize("role", sorted(p.name for p in (ROOT / "roles").iterdir()))
 def test_role_states_its_arguments_and_explains_its_defaults(role: str) -> None:
     folder = ROOT / "roles" / role

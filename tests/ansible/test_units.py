@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from tests.ansible.playbook import BIN, ROOT, ansible
 
 pytestmark = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 
 
-@pytest.fixture(params=["system", "user"])
-def units(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, list[Path]]:
-    """The scope, and the target and its services in it."""
+@pytest.fixture(scope="module", params=["system", "user"])
+def rendered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """The scope, and a folder with the target and its services in it."""
+    folder = tmp_path_factory.mktemp(request.param)
     common = {
         "blink_appliance": "test",
-        "blink_state_dir": str(tmp_path),
-        "blink_run_dir": str(tmp_path / "run"),
-        "blink_config_file": str(tmp_path / "blink.toml"),
+        "blink_state_dir": str(folder),
+        "blink_run_dir": str(folder / "run"),
+        "blink_config_file": str(folder / "blink.toml"),
         "service_systemd_scope": request.param,
         "service_stamp": "0" * 64,
         "service_stop_s": 30,
@@ -33,24 +35,38 @@ def units(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, list[Pat
         "service_gpu": False,
         "service_cpus": "",
     }
-    backend = plain | {"service_description": "scheduler and engine", "service_gpu": True}
-    ringd = plain | {"service_description": "RDMA registrations and handshake", "service_rdma": True}
-    frontend = plain | {"service_description": "HTTP API", "service_after": ["backend"], "service_notifies": False}
-    frontend |= {"service_cpus": "0-1,3"}
-    rendered = []
-    for name, template, variables in (
-        ("blink-test.target", "target", {}),
-        ("blink-test-backend.service", "unit", {**backend, "service_argv": [str(BIN / "blink"), "backend"]}),
-        ("blink-test-ringd.service", "unit", {**ringd, "service_argv": [str(BIN / "blink"), "ringd"]}),
-        ("blink-test-frontend.service", "unit", {**frontend, "service_argv": [str(BIN / "blink"), "frontend"]}),
-    ):
-        arguments = f"src={ROOT}/roles/service/templates/{template}.j2 dest={tmp_path / name} mode=0644"
-        ansible(
-            "ansible", "localhost", "--module-name", "ansible.builtin.template", "--args", arguments,
-            "--extra-vars", json.dumps(common | variables),
-        ).require()  # fmt: skip
-        rendered.append(tmp_path / name)
-    return request.param, rendered
+    halves = {
+        "backend": plain | {"service_description": "scheduler and engine", "service_gpu": True},
+        "ringd": plain | {"service_description": "RDMA registrations and handshake", "service_rdma": True},
+        "frontend": plain
+        | {
+            "service_description": "HTTP API",
+            "service_after": ["backend"],
+            "service_notifies": False,
+            "service_cpus": "0-1,3",
+        },
+    }
+    tasks = [template("target", folder / "blink-test.target", {})] + [
+        template("unit", folder / f"blink-test-{half}.service", own | {"service_argv": [str(BIN / "blink"), half]})
+        for half, own in halves.items()
+    ]
+    play = folder / "render.yml"
+    play.write_text(yaml.safe_dump([{"hosts": "localhost", "gather_facts": False, "vars": common, "tasks": tasks}]))
+    ansible("ansible-playbook", str(play)).require()
+    return request.param, folder
+
+
+def template(name: str, dest: Path, variables: dict[str, Any]) -> dict[str, Any]:
+    """A task that renders a template of the role."""
+    source = f"{ROOT}/roles/service/templates/{name}.j2"
+    return {"ansible.builtin.template": {"src": source, "dest": str(dest), "mode": "0644"}, "vars": variables}
+
+
+@pytest.fixture
+def units(rendered: tuple[str, Path], tmp_path: Path) -> tuple[str, list[Path]]:
+    """The scope, and copies of the target and its services."""
+    names = ("blink-test.target", *(f"blink-test-{half}.service" for half in ("backend", "ringd", "frontend")))
+    return rendered[0], [Path(shutil.copy(rendered[1] / name, tmp_path)) for name in names]
 
 
 def test_units_are_valid(units: tuple[str, list[Path]]) -> None:

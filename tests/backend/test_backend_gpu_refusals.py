@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from blink.registry import ENGINES
 from tests.appliance import appliance
 
 pytestmark = [
@@ -17,10 +18,10 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("arguments", [("backend",), ("backend", "--check"), ("backend", "--prepare")])
-@pytest.mark.parametrize("kind", ["synthetic", "native"])
+@pytest.mark.parametrize("kind", [kind for kind, entry in ENGINES.items() if entry.on_gpu and entry.package])
 def test_without_a_gpu(kind: str, arguments: tuple[str, ...], tmp_path: Path, tiny_model: Path) -> None:
     with appliance(tmp_path, tiny_model, engine={"kind": kind, "page_tokens": 16}) as a:
-        done = a.command(*arguments)
+        done = a.call(*arguments)
         assert done.returncode == 1
         assert "no CUDA d" in done.stderr
         assert "install NVIDIA's driver" in done.stderr
@@ -35,12 +36,12 @@ def test_buckets_that_do_not_end_where_they_must(tmp_path: Path, tiny_model: Pat
     with appliance(tmp_path, tiny_model, engine={"kind": "synthetic"}) as a:
         text = a.config_path.read_text()
         a.config_path.write_text(text.replace("lanes = 4", "lanes = 4\ndecode_buckets = [1, 3]"))
-        assert "decode_buckets: not ascending up to 4" in a.command("backend", "--check").stderr
+        assert "decode_buckets: not ascending up to 4" in a.call("backend", "--check").stderr
 
 
 def test_the_reference_engine_has_no_graphs_to_prepare(tmp_path: Path, tiny_model: Path) -> None:
     with appliance(tmp_path, tiny_model) as a:
-        done = a.command("backend", "--prepare")
+        done = a.call("backend", "--prepare")
         assert (done.returncode, done.stdout) == (0, "engine.kind reference has no graphs: nothing to do\n")
 
 

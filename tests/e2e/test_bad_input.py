@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.appliance import Appliance, appliance, run_blink
+from tests.appliance import Appliance, appliance, call_blink
 from tests.tiny_model import write_checkpoint
 
 pytestmark = pytest.mark.e2e
@@ -36,12 +36,12 @@ def model(tmp_path: Path, tiny_model: Path) -> Path:
 
 @pytest.fixture
 def backend(tmp_path: Path, model: Path) -> Iterator[Any]:
-    """Runs ``blink backend`` on the damaged folder and changed sections of the configuration."""
+    """Calls ``blink backend`` on the damaged folder and changed sections of the configuration."""
     made: list[Appliance] = []
 
     def run(**sections: Mapping[str, Any]) -> subprocess.CompletedProcess[str]:
         made.append(Appliance(tmp_path / "run", model, **sections))
-        return made[0].command("backend", timeout=60)
+        return made[0].call("backend")
 
     yield run
     assert not list(made[0].ring_dir.glob("*")), "a refused backend leaves no ring"
@@ -55,8 +55,10 @@ def replace_bytes(file: Path, old: bytes, new: bytes) -> None:
     file.write_bytes(data.replace(old, new))
 
 
-def test_no_model_folder(backend: Any, tmp_path: Path) -> None:
-    refused(backend(model={"path": tmp_path / "none"}), str(tmp_path / "none"), "blink model prepare")
+def test_no_model_folder(tmp_path: Path) -> None:
+    """As a process; the others are calls."""
+    with appliance(tmp_path, tmp_path / "none") as a:
+        refused(a.command("backend"), str(tmp_path / "none"), "blink model prepare")
 
 
 def test_a_folder_that_is_not_prepared(backend: Any, tmp_path: Path) -> None:
@@ -125,13 +127,13 @@ def test_a_required_key_that_is_missing(tmp_path: Path, tiny_model: Path) -> Non
         text = a.config_path.read_text()
         a.config_path.write_text(text.replace("served_name = 'tiny'\n", ""))
         for command in ("backend", "frontend", "status", "smoke"):
-            refused(a.command(command), str(a.config_path), "model.served_name: Field required")
+            refused(a.call(command), str(a.config_path), "model.served_name: Field required")
 
 
 def test_a_file_that_is_no_toml(tmp_path: Path) -> None:
     (tmp_path / "blink.toml").write_text("[instance\n")
-    refused(run_blink("backend", "--config", str(tmp_path / "blink.toml")), "blink.toml is not TOML")
-    refused(run_blink("status", "--config", str(tmp_path / "none.toml")), "none.toml: No such file or directory")
+    refused(call_blink("backend", "--config", str(tmp_path / "blink.toml")), "blink.toml is not TOML")
+    refused(call_blink("status", "--config", str(tmp_path / "none.toml")), "none.toml: No such file or directory")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a tmpfs needs root")
@@ -174,14 +176,14 @@ def test_a_port_that_is_taken(tmp_path: Path, tiny_model: Path) -> None:
 )
 def test_a_checkpoint_that_cannot_be_prepared(tmp_path: Path, config: dict[str, Any], part: str) -> None:
     source = write_checkpoint(tmp_path / "source", **config)
-    refused(run_blink("model", "prepare", str(source), str(tmp_path / "model")), part)
+    refused(call_blink("model", "prepare", str(source), str(tmp_path / "model")), part)
     assert not (tmp_path / "model").exists()
 
 
 @pytest.mark.parametrize("data", [b"", b"GGUF", b"GGUF" + bytes(20), b"not a model" * 100], ids=str)
 def test_a_gguf_file_that_is_damaged(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "model.gguf").write_bytes(data)
-    refused(run_blink("model", "prepare", str(tmp_path / "model.gguf"), str(tmp_path / "model")), "model.gguf")
+    refused(call_blink("model", "prepare", str(tmp_path / "model.gguf"), str(tmp_path / "model")), "model.gguf")
     assert not (tmp_path / "model").exists()
 
 
@@ -189,4 +191,4 @@ def test_a_model_folder_whose_contents_changed(model: Path) -> None:
     data = bytearray((model / "model.safetensors").read_bytes())
     data[-1] ^= 1
     (model / "model.safetensors").write_bytes(data)
-    refused(run_blink("model", "check", str(model)), "model.safetensors is damaged")
+    refused(call_blink("model", "check", str(model)), "model.safetensors is damaged")

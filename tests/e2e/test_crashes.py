@@ -72,6 +72,15 @@ def complete(a: Appliance, max_tokens: int = 5) -> httpx.Response:
         return client.post("/v1/completions", json=body)
 
 
+def hop(a: Appliance) -> str | None:
+    """The hop that keeps a frontend from serving, as it says itself; None where it serves or does not answer."""
+    try:
+        with a.client(timeout=5) as client:
+            return client.get("/health").json()["hop"]  # type: ignore[no-any-return]
+    except httpx.HTTPError:
+        return None
+
+
 def wait_serving(a: Appliance) -> None:
     """Wait until the appliance answers a request."""
     wait_for("an answer", lambda: complete(a).status_code == 200)
@@ -136,16 +145,19 @@ def test_a_restarted_frontend_reclaims_what_its_predecessor_held(a: Appliance) -
     backend, frontend = a.backend(), a.frontend()
     streams = [Stream(a) for _ in range(6)]  # more than lanes, so that some wait
     streams[0].wait_started()
-    frontend.kill()
-    frontend.wait(10)
-    for stream in streams:
-        stream.wait_ended()
-        assert stream.broken is not None
-    a.frontend()
+    # What the backend holds now cannot end before the next frontend has come for it, however long that takes to start.
+    with a.stopped("backend"):
+        frontend.kill()
+        frontend.wait(10)
+        for stream in streams:
+            stream.wait_ended()
+            assert stream.broken is not None
+        a.start("frontend")
+        wait_for("the next frontend to find them", lambda: hop(a) == "frontend")
     wait_serving(a)
     assert backend.poll() is None
     seen = wait_for("a balanced ring", balanced(a))
-    assert seen.finished[Reason.CANCELLED] >= 1
+    assert Reason.CANCELLED in seen.finished
     smoke(a)
     smoke(a)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blink.engine.native.memory import needs
-from blink.engine.native.shape import matrices, require_supported
-from blink.engine.native.sizes import weights_nbytes
+from blink.engine.native.memory import needs, sampler_bytes, weights_nbytes
+from blink.engine.native.shape import AttentionShape, matrices, require_supported
 from blink.engine.seam.engine import EngineSettings
 from blink.errors import BlinkError
 from blink.model.spec import ModelSpec
@@ -41,7 +40,27 @@ def test_rows_are_padded_for_the_kernels() -> None:
 @pytest.mark.parametrize(("name", "says"), [("qwen3-moe", "mixtures of experts"), ("llama-odd-sizes", "head_dim")])
 def test_what_is_not_supported_is_refused_by_name(name: str, says: str) -> None:
     with pytest.raises(BlinkError, match=says):
-        require_supported(spec(name))
+        require_supported(spec(name), SETTINGS)
+    with pytest.raises(BlinkError, match=says):
+        needs(spec(name), SETTINGS)
+
+
+def test_what_the_kernels_cannot_do_is_refused() -> None:
+    good = {"heads": 8, "kv_heads": 2, "head_dim": 64, "pages": 4, "page_tokens": 64, "max_context": 64}
+    for change, text in (
+        ({"head_dim": 100}, "head_dim .* not 100"),
+        ({"head_dim": 136}, "head_dim .* up to 128, not 136"),
+        ({"heads": 9}, "num_attention_heads: 9"),
+        ({"page_tokens": 48}, r"engine\.page_tokens: 48"),
+    ):
+        with pytest.raises(BlinkError, match=text):
+            AttentionShape(**{**good, **change}, scale=1.0, dtype="float16")
+
+
+def test_what_is_too_large_to_sample_from_is_refused() -> None:
+    for vocab, context, text in ((1 << 23, 100, "vocab_size"), (0, 100, "vocab_size"), (100, 1 << 20, "max_context")):
+        with pytest.raises(BlinkError, match=text):
+            sampler_bytes(vocab=vocab, lanes=1, max_context=context)
 
 
 @pytest.mark.parametrize("value", [1.0, 1.00390625, 1.01171875, -3.3895e38, 1e-40, np.inf, 3.4e38, 0.0])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blink.frontend.answers import ChatShape, CompletionShape, Whole
+from blink.frontend.answers import ChatShape, CompletionShape
 from blink.frontend.choice import AnswerOptions, Choice, Piece
 from blink.frontend.errors import ApiError
 from blink.ring.layout import Reason
@@ -39,8 +39,8 @@ def run(
     return said, choice
 
 
-def whole(said: list[Piece]) -> Whole:
-    answer = Whole()
+def whole(said: list[Piece]) -> Piece:
+    answer = Piece(3)
     for piece in said:
         answer.add(piece)
     return answer
@@ -76,15 +76,15 @@ def test_no_piece_while_everything_is_held_back() -> None:
     assert [p.text for p in said] == ["🌶"]
 
 
+@pytest.mark.parametrize("reason", [Reason.EOS, Reason.STOP_ID])
 @pytest.mark.parametrize(("include", "text"), [(False, "a"), (True, "ab")])
-def test_a_stop_token_ends_the_answer_and_is_counted(include: bool, text: str) -> None:
-    options = AnswerOptions(end_ids=frozenset({1}), include_stop=include)
-    said, choice = run([b"a", b"b", b"c"], options, step=3, reason=Reason.STOP_ID)
+def test_the_token_that_ended_the_answer_is_counted(reason: Reason, include: bool, text: str) -> None:
+    said, choice = run([b"a", b"b"], AnswerOptions(include_stop=include), step=2, reason=reason)
     assert (whole(said).text, whole(said).finish, choice.tokens) == (text, "stop", 2)
 
 
-def test_before_min_tokens_neither_stop_strings_nor_stop_tokens_end_an_answer() -> None:
-    options = AnswerOptions(stops=("b",), end_ids=frozenset({0}), min_tokens=2)
+def test_before_min_tokens_no_stop_string_ends_an_answer() -> None:
+    options = AnswerOptions(stops=("b",), min_tokens=2)
     said, choice = run([b"a", b"b", b"c", b"b"], options)
     assert (whole(said).text, whole(said).finish, choice.tokens) == ("abc", "stop", 4)
 
@@ -148,14 +148,15 @@ CALL = b'<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>'
 )
 def test_tool_calls(reason: Reason, parallel: bool, calls: int, finish: str) -> None:
     options = AnswerOptions(tools=True, parallel_calls=parallel)
-    said, _ = run([b"Hm. ", CALL[:20], CALL[20:], CALL], options, reason=reason)
+    end = [] if reason is Reason.LENGTH else [b"<end>"]
+    said, _ = run([b"Hm. ", CALL[:20], CALL[20:], CALL, *end], options, reason=reason)
     answer = whole(said)
     assert (answer.text, len(answer.calls), answer.finish) == ("Hm.", calls, finish)
 
 
 def test_a_streamed_tool_call_has_index_and_one_id_and_ends_with_tool_calls() -> None:
     """vllm 9209, 37937."""
-    said, _ = run([b"Hm. ", CALL, CALL], AnswerOptions(tools=True), reason=Reason.EOS)
+    said, _ = run([b"Hm. ", CALL, CALL, b"<end>"], AnswerOptions(tools=True), reason=Reason.EOS)
     shape = ChatShape(PieceTokenizer([]), "m", "fp", with_logprobs=False)
     chunks = [c for piece in said for c in shape.chunks(piece)]
     assert chunks[0]["delta"] == {"role": "assistant", "content": ""}

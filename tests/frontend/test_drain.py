@@ -21,7 +21,9 @@ AT_ONCE = ("--settle", "0")
 
 @pytest.fixture
 def made(chat_model: Path, tmp_path: Path) -> Iterator[Appliance]:
-    with appliance(tmp_path / "a", chat_model, engine=ENGINE, frontend={"drain_timeout_s": 0.5}) as a:
+    # Where the machine is slow, a backend is stopped for as long as a command takes to start, and its requests wait.
+    frontend = {"drain_timeout_s": 0.5, "link_timeout_s": 60.0}
+    with appliance(tmp_path / "a", chat_model, engine=ENGINE, frontend=frontend) as a:
         a.backend()
         a.frontend()
         yield a
@@ -42,25 +44,25 @@ def test_a_drained_appliance_asks_for_no_requests_and_serves_those_that_come(mad
         assert client.get("/health").status_code == 200
         assert client.post("/v1/completions", json=ASK).status_code == 200
         assert "\nblink_drained 1.0\n" in client.get("/metrics").text
-    assert "drained       a new card" in made.command("status").stdout
+    assert "drained       a new card" in made.call("status").stdout
 
-    assert made.command("drain", "--reason", "another", *AT_ONCE).returncode == 0
+    assert made.call("drain", "--reason", "another", *AT_ONCE).returncode == 0
     assert ready(made) == (503, "a new card"), "the first reason stays"
 
-    assert made.command("undrain").stdout == "takes requests again\n"
+    assert made.call("undrain").stdout == "takes requests again\n"
     assert ready(made) == (200, None)
-    assert made.command("undrain").stdout == "was not drained\n"
-    assert json.loads(made.command("undrain", "--json", "-").stdout) == {"was_drained": False}
+    assert made.call("undrain").stdout == "was not drained\n"
+    assert json.loads(made.call("undrain", "--json", "-").stdout) == {"was_drained": False}
     with made.client() as client:
         assert "\nblink_drained 0.0\n" in client.get("/metrics").text
 
 
 def test_it_stays_drained_over_a_restart(made: Appliance) -> None:
-    made.command("drain", *AT_ONCE)
+    made.call("drain", *AT_ONCE)
     process = made.start("frontend")
     assert process.wait(20) != 0, "the first one still has the port"
     made.close()
-    assert made.command("drain", *AT_ONCE).returncode == 0, "nothing runs where no frontend does"
+    assert made.call("drain", *AT_ONCE).returncode == 0, "nothing runs where no frontend does"
     made.backend()
     made.frontend()
     assert ready(made)[0] == 503
@@ -72,12 +74,12 @@ def test_the_drain_waits_for_what_runs_and_says_what_it_waited_for(made: Applian
         with made.stopped("backend"):
             answer = pool.submit(client.post, "/v1/completions", json=ASK)
             wait_for("the request", lambda: client.get("/ready").json()["running"] == 1)
-            done = made.command("drain", "--timeout", "2", *AT_ONCE)
+            done = made.call("drain", "--timeout", "2", *AT_ONCE)
         assert done.returncode == 3
         assert done.stderr.startswith("blink: 1 requests still run 2 s after the drain began: wait")
         assert ready(made)[0] == 503
         assert answer.result(30).status_code == 200
-    done = made.command("drain", *AT_ONCE)
+    done = made.call("drain", *AT_ONCE)
     assert done.returncode == 0, done.stderr
     wait_for("the slot", lambda: made.observe().requests_held == 0)
     with made.client() as client:
@@ -104,7 +106,7 @@ def test_a_drain_asks_no_frontend_of_something_else_on_its_port(tmp_path: Path, 
     with appliance(tmp_path / "c", chat_model) as a, HTTPServer(("127.0.0.1", a.port), SomethingElse) as server:
         a.config.instance.run_dir.mkdir()
         Thread(target=server.serve_forever, daemon=True).start()
-        done = a.command("drain", *AT_ONCE)
+        done = a.call("drain", *AT_ONCE)
         server.shutdown()
     assert done.returncode == 1
     assert "the frontend does not say in GET /ready what it runs (KeyError: 'running')" in done.stderr
@@ -112,7 +114,7 @@ def test_a_drain_asks_no_frontend_of_something_else_on_its_port(tmp_path: Path, 
 
 def test_a_drain_before_the_first_deployment_is_told_what_to_do(tmp_path: Path, chat_model: Path) -> None:
     with appliance(tmp_path / "b", chat_model) as a:
-        done = a.command("drain", *AT_ONCE)
+        done = a.call("drain", *AT_ONCE)
     assert done.returncode == 1
     assert "deploy the appliance first" in done.stderr
 

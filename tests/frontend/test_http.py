@@ -12,7 +12,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from blink.frontend.routes import MAX_BODY_BYTES
+from blink.frontend.routes.bodies import MAX_BODY_BYTES
 from blink.ring.layout import Counter, Reason
 from tests.appliance import Appliance, wait_for
 from tests.frontend.conftest import Post

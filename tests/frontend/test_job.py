@@ -1,4 +1,4 @@
-"""News of a request between the token reader, which never waits, and the task that answers."""
+"""News of a request between the poller, which never waits, and the task that answers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import cast
 import numpy as np
 import pytest
 
+from blink.frontend.answering import Answering
 from blink.frontend.choice import AnswerOptions, Choice, Piece
 from blink.frontend.errors import ApiError, ClientGone, unavailable
-from blink.frontend.generation import Generation
+from blink.frontend.job import Job, Track, latencies_ms
 from blink.frontend.metrics import Metrics
-from blink.frontend.tracker import Job, RequestTracker, Track, hop_of, latencies_ms
+from blink.frontend.tracker import RequestTracker, hop_of
 from blink.ring.client import RingClient
 from blink.ring.layout import Reason, State
 from blink.ring.request import SamplingParams, SubmitRequest
@@ -23,7 +24,7 @@ from tests.frontend.pieces import PieceTokenizer
 
 
 def new_job() -> Job:
-    return Job(RequestTracker(cast(RingClient, None), Metrics("m")))
+    return Job(RequestTracker(cast(RingClient, None), Metrics("m")).drop)
 
 
 def update(*tokens: int, reason: Reason | None = None, logprobs: bool = False) -> Update:
@@ -123,10 +124,10 @@ def test_text_that_came_with_a_failure_precedes_it() -> None:
         job.put(0, update(0, 1))
         job.put(0, update(0, reason=Reason.ERR_STOPPED))
         choice = Choice(0, AnswerOptions(), PieceTokenizer([b"a", b"b"]))
-        generation = Generation(job, [choice], 1, 5.0)
-        said += await generation.next()
+        answering = Answering(job, [choice], 1, 5.0)
+        said += await answering.next()
         with pytest.raises(ApiError) as e:
-            await generation.next()
+            await answering.next()
         assert e.value.status == 503
         job.close("error")
         return said
@@ -139,13 +140,13 @@ def test_the_schedulers_times_are_in_the_usage_at_the_end() -> None:
         job, said = new_job(), list[object]()
         job.tracks = [Track(Handle(1, i, 1), job, i, 0.0) for i in (0, 1)]
         choices = [Choice(i, AnswerOptions(), PieceTokenizer([b"a", b"b"])) for i in (0, 1)]
-        generation = Generation(job, choices, 1, 5.0, times=True)
+        answering = Answering(job, choices, 1, 5.0, times=True)
         for index, news in ((1, update(0)), (0, update(1, reason=Reason.LENGTH)), (1, update(reason=Reason.LENGTH))):
             if index == 0:
                 job.tracks[0].times = Times(1500, 9000)
             job.put(index, news)
-            await generation.next()
-            said.append(generation.usage().get("scheduler_times"))
+            await answering.next()
+            said.append(answering.usage().get("scheduler_times"))
         job.close("error")
         return said
 

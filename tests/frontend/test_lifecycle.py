@@ -10,7 +10,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -202,8 +202,8 @@ def test_a_frontend_that_was_killed_is_followed_by_one_that_takes_over(made: App
 
 
 def refused_start(a: Appliance) -> str:
-    """The one line with which ``blink frontend`` refuses to start."""
-    done = a.command("frontend", timeout=60)
+    """The one line with which ``blink frontend`` refuses to start; e2e/test_bad_input sees the process end by it."""
+    done = a.call("frontend")
     assert done.returncode == 1
     lines = [line for line in done.stderr.splitlines() if line]
     assert "Traceback" not in done.stderr
@@ -328,54 +328,74 @@ def test_a_chat_template_of_ones_own(made: Appliance, tmp_path: Path) -> None:
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tools")
 
 
+class Workers:
+    """The two workers of a frontend, which ``run_dir`` names by the partitions that they hold."""
+
+    def __init__(self, a: Appliance) -> None:
+        self._a = a
+
+    def pid(self, partition: int) -> int:
+        """The process that took the partition last; 0 where one is about to say so."""
+        return int((self._a.config.instance.run_dir / f"partition-{partition}.lock").read_text() or 0)
+
+    @contextmanager
+    def only(self, partition: int) -> Iterator[httpx.Client]:
+        """A client of one worker: the other, which could accept its connection too, does not run meanwhile."""
+        other = self.pid(1 - partition)
+        os.kill(other, signal.SIGSTOP)
+        try:
+            with self._a.client() as client:
+                yield client
+        finally:
+            os.kill(other, signal.SIGCONT)
+
+
 def test_two_workers(made: Appliance) -> None:
     """Each has a partition of its own, a scrape of either shows both, and one that dies is replaced."""
     edit(made, "frontend", workers=2, link_timeout_s=60)
     edit(made, "ring", partitions=3, slots=66)
     made.backend()
     process = made.frontend()
+    workers = Workers(made)
+    # Their supervisor takes both partitions first, for a look.
+    wait_for("both workers", lambda: {0, process.pid}.isdisjoint({workers.pid(0), workers.pid(1)}))
 
-    def partitions() -> set[int]:
-        """Which workers answer; the kernel deals connections out."""
-        seen = set()
-        for _ in range(60):
-            with made.client() as client, suppress(httpx.HTTPError):  # a connection of the worker that was killed
-                seen.add(client.get("/health").json()["partition"])
-        return seen
-
-    assert partitions() == {0, 1}
-    for _ in range(8):
-        with made.client() as client:
-            assert client.post("/v1/completions", json=ASK).status_code == 200
-    with made.client() as client:
-        lines = client.get("/metrics").text.splitlines()
-    assert 'blink_requests_total{finish_reason="length",model="tiny"} 8.0' in lines
+    for partition in (0, 1):
+        with workers.only(partition) as client:
+            assert client.get("/health").json()["partition"] == partition
+            wait_for("its link", lambda client=client: client.get("/health").status_code == 200)
+            for _ in range(4):
+                assert client.post("/v1/completions", json=ASK).status_code == 200
+    for partition in (0, 1):
+        with workers.only(partition) as client:
+            lines = client.get("/metrics").text.splitlines()
+        assert 'blink_requests_total{finish_reason="length",model="tiny"} 8.0' in lines
 
     def ask() -> None:
         with made.client() as client:
             client.post("/v1/completions", json=ASK)
 
-    def running() -> set[int]:
-        """What the workers say is in flight, over as many connections as reach both."""
-        said = set()
-        for _ in range(60):
-            with made.client() as client:
-                said.add(client.get("/ready").json()["running"])
-        return said
+    def running(partition: int) -> int:
+        """What a worker says is in flight."""
+        with workers.only(partition) as client:
+            return int(client.get("/ready").json()["running"])
 
     with ThreadPoolExecutor(8) as pool:
         with made.stopped("backend"):
             asked = [pool.submit(ask) for _ in range(8)]
-            # A worker that has noticed that the backend stands refuses those that come late.
-            wait_for("either worker to count both's", lambda: running() == {sum(not a.done() for a in asked)} != {0})
+            for partition in (0, 1):
+                # A worker that has noticed that the backend stands refuses those that come late.
+                wait_for("it to count both's", lambda n=partition: running(n) == sum(not a.done() for a in asked) != 0)
         for asking in asked:
             asking.result(60)
-    assert running() == {0}
+    assert {running(partition) for partition in (0, 1)} == {0}
 
-    worker = int((made.config.instance.run_dir / "partition-0.lock").read_text())
+    worker = workers.pid(0)
     assert worker != process.pid
     os.kill(worker, signal.SIGKILL)
-    wait_for("another worker", lambda: answers(made) and partitions() == {0, 1})
+    wait_for("another worker", lambda: workers.pid(0) not in (0, worker))
+    with workers.only(0) as client:
+        assert client.get("/health").json()["partition"] == 0
     process.terminate()
     assert process.wait(20) == 0
     assert made.observe().requests_held == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blink.frontend.reader import BUSY_S, FLOOR_S, IDLE_S, Pace
+from blink.frontend.poller import BUSY_S, FLOOR_S, IDLE_S, Pace
 
 
 def test_it_backs_off_to_a_ceiling_and_news_brings_it_back() -> None:

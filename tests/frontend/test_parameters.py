@@ -12,9 +12,9 @@ from blink.frontend.parameters import (
     COMPLETION_MAX_TOKENS,
     Defaults,
     answer_options,
+    build_requests,
     completion_prompts,
     derived_seed,
-    submit_requests,
 )
 from blink.frontend.protocol import ChatBody, CompletionBody
 from blink.ring.header import Header
@@ -36,7 +36,7 @@ def text(**fields: Any) -> CompletionBody:
 
 
 def submit(body: ChatBody | CompletionBody, prompts: list[list[int]], header: Header = HEADER) -> list[SubmitRequest]:
-    return submit_requests(body, prompts, header, Defaults(), 600)
+    return build_requests(body, prompts, header, Defaults(), 600)
 
 
 def refused(body: ChatBody | CompletionBody, prompts: list[list[int]], header: Header = HEADER) -> ApiError:
@@ -74,7 +74,7 @@ def test_defaults_come_from_the_checkpoint_and_the_request_wins() -> None:
     }
     defaults = Defaults.from_generation_config(config)
     assert defaults == Defaults(0.6, 0.9, 20, 0.0, 1.1)
-    (request,) = submit_requests(chat(temperature=0.0, top_k=-1), [[1]], HEADER, defaults, 1)
+    (request,) = build_requests(chat(temperature=0.0, top_k=-1), [[1]], HEADER, defaults, 1)
     s = request.sampling
     assert (s.temperature, s.top_p, s.top_k, s.repetition) == (0.0, 0.9, 0, 1.1)
     assert Defaults.from_generation_config({"temperature": -1, "top_p": None, "top_k": True}) == Defaults()
@@ -162,11 +162,9 @@ def test_what_is_no_prompt(prompt: object) -> None:
         completion_prompts(prompt)
 
 
-def test_the_tokens_that_end_an_answer() -> None:
-    assert answer_options(text(stop_token_ids=[5]), [0]).end_ids == {0, 5}
-    assert answer_options(text(stop_token_ids=[5], ignore_eos=True), [0]).end_ids == {5}
+def test_how_tokens_become_text() -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
-    assert answer_options(chat(tools=tools), [0]).tools
-    assert not answer_options(chat(tools=tools, tool_choice="none"), [0]).tools
-    assert answer_options(chat(), [0]).own_text
-    assert not answer_options(text(), [0]).own_text
+    assert answer_options(chat(tools=tools)).tools
+    assert not answer_options(chat(tools=tools, tool_choice="none")).tools
+    assert answer_options(chat()).own_text
+    assert not answer_options(text()).own_text

@@ -13,6 +13,7 @@ import numpy as np
 from cuda.bindings import driver as cu
 
 from blink import core
+from blink.backend.gpu.loop_layout import INIT, STEP, THREADS, InitArguments, StepArguments
 from blink.backend.scheduler.config import SchedulerConfig
 from blink.backend.scheduler.host import Decision
 from blink.engine.seam.batch import BATCH, DECISION, Control, Kind
@@ -20,8 +21,6 @@ from blink.engine.seam.buffers import BatchBuffers
 from blink.gpu.cuda import Device as Gpu
 from blink.ring.layout import Counter, Geometry, Reason
 from tests.kernels.ring_writer import CANARY, PAGE, Ring
-
-THREADS = 256
 
 
 def call(result: tuple[Any, ...]) -> Any:
@@ -38,7 +37,7 @@ class Device:
     def __init__(self) -> None:
         self.gpu = Gpu()
         self.arch = self.gpu.arch
-        self.kernels: dict[str, Any] = self.gpu.kernels("drivers/step.cu", ["blink_init", "blink_step"])
+        self.kernels: dict[str, Any] = self.gpu.kernels("drivers/step.cu", [INIT.name, STEP.name])
 
     def pinned(self, size: int) -> np.ndarray:
         """Zeroed u8 host memory that the device maps at its host address, with a page of canaries on either side."""
@@ -105,12 +104,17 @@ class DeviceCore:
         call(cu.cuMemsetD8(int(self.memory[0]), 0, self.size))
         self.control = device.pinned(4).view(np.uint32)
         self.decision = device.pinned(DECISION.size).view(DECISION.dtype())
-        addresses = [np.array([a], np.uint64) for a in (g, f, self.control.ctypes.data)]
-        device.launch("blink_init", self.memory, packed, *addresses[:2], pointers, addresses[2])
-        self.out = np.array([self.decision.ctypes.data], np.uint64)
+        arguments = InitArguments(
+            memory=int(self.memory[0]), config=packed, g=g, f=f, batch=pointers, control=self.control.ctypes.data
+        )
+        device.launch(INIT.name, arguments.record())
+
+    def turn(self, now_ns: int = 0) -> StepArguments:
+        """Of a step."""
+        return StepArguments(memory=int(self.memory[0]), out=self.decision.ctypes.data, now_ns=now_ns)
 
     def step(self, now_ns: int = 0) -> Decision:
-        self.device.launch("blink_step", self.memory, self.out, np.array([now_ns], np.uint64))
+        self.device.launch(STEP.name, self.turn(now_ns).record())
         kind, graph, rows, tokens = self.decision[0].tolist()
         return Decision(Kind(kind), graph, rows, tokens)
 

@@ -65,13 +65,13 @@ def measure(device: Device, lanes: int, *, host: bool) -> tuple[float, float]:
         pointers = np.array([*arrays.values()], np.uint64)
         core = DeviceCore(device, config, geometry, g=place(ring.g), f=place(ring.f), pointers=pointers)
         params = [np.array([arrays[n]], np.uint64) for n in ("control", "out_token")]
-        now = np.zeros(1, np.uint64)
+        arguments = core.turn().record()
 
         def engine(stream: Any) -> None:
             device.enqueue(stream, "engine", *params)
 
         def turn(stream: Any) -> None:
-            device.enqueue(stream, "blink_step", core.memory, core.out, now)
+            device.enqueue(stream, "blink_step", arguments)
             engine(stream)
 
         return turn, engine, core

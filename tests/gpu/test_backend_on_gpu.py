@@ -14,17 +14,17 @@ import pytest
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings")
 
 from blink.gpu.toolchain import cache_folder
+from blink.registry import DRIVERS, ENGINES
 from blink.ring.layout import Reason
 from tests.appliance import Appliance, appliance, wait_for
 from tests.backend.test_backend_process import LONG, Worker
 
 pytestmark = [pytest.mark.gpu, pytest.mark.e2e]
 
-ENGINES = [("synthetic", "conditional"), ("synthetic", "persistent"), ("synthetic", "host"),
-           ("native", "conditional"), ("native", "persistent"), ("native", "host")]  # fmt: skip
+ON_GPU = [(kind, driver) for kind, entry in ENGINES.items() if entry.on_gpu and entry.package for driver in DRIVERS]
 
 
-@pytest.fixture(params=ENGINES, ids="-".join)
+@pytest.fixture(params=ON_GPU, ids="-".join)
 def engine(request: pytest.FixtureRequest) -> dict[str, Any]:
     return {"kind": request.param[0], "driver": request.param[1], "page_tokens": 16, "pages": 512}
 

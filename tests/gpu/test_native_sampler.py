@@ -13,11 +13,9 @@ pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings")
 
 from blink.engine.device.buffers import DeviceBuffers
 from blink.engine.native.sampler import Sampler
-from blink.engine.native.sampler_memory import sampler_bytes
 from blink.engine.reference.engine import ReferenceEngine
 from blink.engine.seam.batch import BATCH, Kind
 from blink.engine.seam.buffers import BatchBuffers
-from blink.errors import BlinkError
 from blink.ring.layout import Flag
 from tests.gpu.native_step import fill, run, upload
 
@@ -258,9 +256,3 @@ def test_rows_past_the_steps_and_rows_that_do_not_sample_are_left_alone(gpu: Any
         for lane in range(8):
             w.admit(lane)
         w.step({4: [1], 2: [1]}, np.random.default_rng(0).normal(0, 1, (2, 100)), skip=(4,), size=8)
-
-
-def test_what_is_too_large_is_refused() -> None:
-    for vocab, context, text in ((1 << 23, 100, "vocab_size"), (0, 100, "vocab_size"), (100, 1 << 20, "max_context")):
-        with pytest.raises(BlinkError, match=text):
-            sampler_bytes(vocab=vocab, lanes=1, max_context=context)

@@ -9,14 +9,19 @@ import pytest
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs cuda-bindings, nvidia-cuda-nvrtc and nvidia-nvjitlink")
 
+from blink.backend.gpu import loop_layout
+from blink.engine.native import layout
+from blink.engine.synthetic import layout as synthetic
 from blink.errors import BlinkError
 from blink.gpu import toolchain
+from tests.gpu.cubin import launches
 
 FOLDER = toolchain.kernel_folder()
 SOURCES = sorted(p.relative_to(FOLDER).as_posix() for p in FOLDER.rglob("*.cu"))
 GRAPHS = ("drivers/conditional.cu", "drivers/persistent.cu")
 SPECIFIC = ("native/attention_prefill.cu",)
 EM_CUDA = 190
+ENTRIES = (*layout.ENTRIES, *loop_layout.ENTRIES, *synthetic.ENTRIES)
 
 
 def entries(cubin: bytes) -> set[str]:
@@ -30,10 +35,29 @@ def test_kernels_compile_for_hopper(source: str) -> None:
     cubin = toolchain.compile_kernels(source, arch, controls_graphs=source in GRAPHS)
     assert cubin[:4] == b"\x7fELF"
     assert int.from_bytes(cubin[18:20], "little") == EM_CUDA
-    text = (toolchain.kernel_folder() / source).read_text()
-    kernels = set(re.findall(r"__global__ void(?:\s+__launch_bounds__\([^)]*\))?\s+((?!__launch_bounds__)\w+)\(", text))
-    assert entries(cubin), "no kernel in it"
-    assert kernels <= entries(cubin), "macros make more of them"
+    declared = {e.name: e for e in ENTRIES if e.source == source}
+    own = {name for name in entries(cubin) if not name.startswith("__")}  # the others are the device runtime's
+    assert own == declared.keys(), "kernels, and what says how they are launched"
+    made = launches(cubin)
+    for name, entry in declared.items():
+        size = entry.arguments.struct().size if entry.arguments else 0
+        assert made[name].parameters == (((0, size),) if size else ()), name
+        assert made[name].most_threads in (entry.threads, None), name
+
+
+HEAD_DIMS = (8, 64, 72, layout.MAX_HEAD_DIM)
+
+
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+def test_the_shared_memory_of_attention_is_what_it_is_launched_with(head_dim: int) -> None:
+    """As the linear layers' is, which is asserted where they are."""
+    sizes = {"prefill": {"sizeof(Storage)": layout.prefill_storage(head_dim)}, "decode": {}}
+    for group in (1, 7, 8, 9, 64):
+        sizes["decode"][f"storage_bytes({group})"] = layout.decode_storage(head_dim, group)
+    for header, kind in (("attention_items", "prefill"), ("attention_splits", "decode")):
+        text = f'#include "native/{header}.cuh"\nusing namespace blink;\n'
+        text += "".join(f'static_assert({what} == {size}, "");\n' for what, size in sizes[kind].items())
+        toolchain.compile_text(text.encode(), f"{kind}.cu", "sm_90a", f"--define-macro=HEAD_DIM={head_dim}")
 
 
 @pytest.fixture

@@ -60,3 +60,22 @@ def write(inventory: Json, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "hosts.yml").write_text(yaml.safe_dump(inventory, sort_keys=False))
     return folder
+
+
+def listed(inventory: Json) -> Json:
+    """The document that ``ansible-inventory --list`` prints of ``inventory``, in no time; a test compares the two."""
+    groups: Json = {}
+    hostvars: Json = {}
+
+    def walk(name: str, group: Json, inherited: Json) -> None:
+        entry = groups.setdefault(name, {})
+        variables = inherited | group.get("vars", {})
+        for host, own in group.get("hosts", {}).items():
+            entry.setdefault("hosts", []).append(host)
+            hostvars.setdefault(host, {}).update(variables | own)
+        for child, below in group.get("children", {}).items():
+            entry.setdefault("children", []).append(child)
+            walk(child, below, variables)
+
+    walk("all", inventory["all"], {})
+    return groups | {"_meta": {"hostvars": hostvars}}

@@ -31,11 +31,7 @@ GEOMETRY = Geometry(64, 1, 1 << 16, 1 << 16)
 def main() -> int:
     """Serve until told to stop, or for as many seconds as were allowed."""
     directory, seconds = Path(sys.argv[1]), float(sys.argv[2])
-    ring = RingObjects.create(
-        directory, GEOMETRY, lanes=CONFIG.lanes, queue_cap=CONFIG.records, vocab=CONFIG.vocab,
-        max_context=CONFIG.max_context, ext_words=CONFIG.ext_words, page_tokens=CONFIG.page_tokens,
-        pages=CONFIG.pages, fingerprint=bytes(32),
-    )  # fmt: skip
+    ring = RingObjects(directory, CONFIG.header(GEOMETRY, queue_cap=CONFIG.records, fingerprint=bytes(32)))
     buffers = BatchBuffers(CONFIG.dims)
     scheduler = Scheduler(CONFIG, GEOMETRY, ring.g, ring.f, buffers)
     ring.publish()

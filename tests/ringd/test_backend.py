@@ -20,6 +20,7 @@ from blink.ring.layout import HEADER, PAGE, Geometry
 from blink.ring.shm import RingObjects
 from blink.ring.transport import LinkState, Region
 from tests.appliance import wait_for
+from tests.ring.objects import ring_objects
 from tests.ringd.host import ROOT, Host, connected, host, read, settle
 from tests.ringd.test_frontends import GEOMETRY, LIMITS, magic
 
@@ -31,7 +32,7 @@ def served(tmp_path: Path) -> Iterator[Host]:
 
 
 def make_ring(directory: Path, geometry: Geometry = GEOMETRY) -> RingObjects:
-    ring = RingObjects.create(directory, geometry, fingerprint=bytes(32), **LIMITS)
+    ring = ring_objects(directory, geometry, fingerprint=bytes(32), **LIMITS)
     ring.publish()
     return ring
 

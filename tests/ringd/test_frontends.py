@@ -24,6 +24,7 @@ from blink.ring.verbs import connection as verbs_connection
 from blink.ring.verbs.connection import Connection, Request, Wire
 from blink.ringd.leases import MAX_OBSERVERS
 from tests.appliance import wait_for
+from tests.ring.objects import ring_objects
 from tests.ringd.host import HOLDER, Host, connected, finish, host, read, settle, write_key
 from tests.ringd.simulated import SimFabric
 
@@ -35,7 +36,7 @@ LIMITS = {
 
 @pytest.fixture
 def ring(tmp_path: Path) -> Iterator[RingObjects]:
-    objects = RingObjects.create(tmp_path / "ring", GEOMETRY, fingerprint=bytes(32), **LIMITS)
+    objects = ring_objects(tmp_path / "ring", GEOMETRY, fingerprint=bytes(32), **LIMITS)
     objects.publish()
     yield objects
     objects.close()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-
-from blink.backend.gpu.loop import THREADS, GpuLoop
+from blink.backend.gpu.loop import GpuLoop
+from blink.backend.gpu.loop_layout import PUBLISH, TURN, PublishArguments, TurnArguments
 from blink.backend.gpu.resident import ResidentDriver
 from blink.engine.device.captured import Graphs
-from blink.gpu.cuda import launch
 from blink.gpu.graphs import (
     Exec,
     add_child,
@@ -19,6 +17,7 @@ from blink.gpu.graphs import (
     switch_node,
     while_node,
 )
+from blink.gpu.kernels import load
 
 
 class ConditionalLoop(GpuLoop):
@@ -26,16 +25,17 @@ class ConditionalLoop(GpuLoop):
 
     def _build(self, graphs: Graphs) -> Exec:
         device = self.device
-        kernels = device.kernels("drivers/conditional.cu", ["blink_turn", "blink_publish"], controls_graphs=True)
-        turn, publish = kernels["blink_turn"], kernels["blink_publish"]
+        kernels = load(device, TURN, PUBLISH, controls_graphs=True)
+        turn, publish = kernels[TURN.name], kernels[PUBLISH.name]
+        memory = self.scheduler.memory.address
         whole = new_graph()
         again = condition(device, whole, 1)
         body = while_node(device, whole, again)
         pick = condition(device, body, len(graphs.graphs))
-        arguments = [*self._arguments, ctypes.c_uint64(int(again)), ctypes.c_uint64(int(pick))]
-        capture_into(device, body, lambda stream: launch(turn, 1, THREADS, arguments, stream))
+        arguments = TurnArguments(memory, loop=self.state.address, again=int(again), pick=int(pick))
+        capture_into(device, body, lambda stream: turn.enqueue(1, arguments, stream))
         for case, graph in zip(switch_node(device, body, pick, len(graphs.graphs)), graphs.graphs, strict=True):
-            capture_into(device, case, lambda stream: launch(publish, 1, THREADS, self._arguments[:1], stream))
+            capture_into(device, case, lambda stream: publish.enqueue(1, PublishArguments(memory), stream))
             add_child(case, graph)
         made = instantiate(device, whole)
         destroy_graph(whole)

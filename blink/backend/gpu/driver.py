@@ -12,7 +12,7 @@ from blink.backend.setup import Setup
 from blink.gpu.cuda import Device
 
 BYTES_PER_GRAPH = 3 << 19
-"""What CUDA's driver takes for one executable graph of some 350 kernels, rounded up (docs/performance.md)."""
+"""What CUDA takes for one executable graph of some 350 kernels, rounded up (docs/performance.md)."""
 
 R = TypeVar("R", bound=OwnedRing)
 
@@ -27,9 +27,6 @@ class GpuDriver(ABC, Generic[R]):
 
     Everything is made with it, so that :meth:`run` cannot fail for want of memory. Raises BlinkError.
     """
-
-    on_device: bool
-    """Whether the graphs run inside the driver's own, which not every node of a graph can."""
 
     @abstractmethod
     def __init__(self, assembly: Assembly, scheduling: SchedulerConfig, ring: R, *, drain_timeout_s: float) -> None: ...

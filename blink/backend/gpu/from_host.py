@@ -15,8 +15,6 @@ from blink.ring.shm import RingObjects
 class HostDriver(GpuDriver[RingObjects]):
     """A :class:`HostLoop` over captured steps. Its ring is in host memory, whatever the transport."""
 
-    on_device = False
-
     def __init__(
         self, assembly: Assembly, scheduling: SchedulerConfig, ring: RingObjects, *, drain_timeout_s: float
     ) -> None:

@@ -25,7 +25,7 @@ from blink.errors import BlinkError
 from blink.gpu.graphs import destroy_exec, instantiate
 from blink.gpu.nodes import node_counts, require_runnable
 from blink.output import write_json
-from blink.registry import driver_named
+from blink.registry import DRIVERS
 
 log = logging.getLogger("blink.backend")
 
@@ -89,7 +89,7 @@ def verify(setup: Setup, assembly: Assembly) -> None:
 
 
 def _look(setup: Setup, assembly: Assembly) -> Inspection:
-    records = _records(assembly, on_device=driver_named(setup.config.engine.driver).on_device)
+    records = _records(assembly, on_device=DRIVERS[setup.config.engine.driver].on_device)
     lanes = setup.config.engine.lanes
     found, padded = answer(assembly.hosted, setup.scheduling), answer(assembly.hosted, setup.scheduling, lanes)
     # An engine that is not exact may round otherwise in another bucket, which greedy answers of some models show.
@@ -102,7 +102,7 @@ def _look(setup: Setup, assembly: Assembly) -> Inspection:
 
 
 def _records(assembly: Assembly, *, on_device: bool) -> list[GraphRecord]:
-    """Look at every node, and make every graph executable once. The driver takes memory in blocks that several graphs
+    """Look at every node, and make every graph executable once. CUDA takes memory in blocks that several graphs
     share, so they are released together, and only the sum of their bytes means anything."""
     graphs, device = assembly.graphs, assembly.device
     records, made = [], []

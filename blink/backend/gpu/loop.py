@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from abc import ABC, abstractmethod
 from typing import Any
@@ -22,7 +21,6 @@ IDLE_SPIN_US = 1000
 """How long an idle driver polls without sleeping: the gap between a client's answer and its next request."""
 IDLE_SLEEP_US = 20
 """Sleep between two polls after that. docs/performance.md has what it costs in power and in latency."""
-THREADS = 256
 _JOIN_POLL_S = 0.002
 
 
@@ -48,7 +46,6 @@ class GpuLoop(ABC):
         settings = np.zeros(1, LOOP.dtype())
         settings["idle_spin_ns"], settings["idle_sleep_ns"] = int(1000 * idle_spin_us), int(1000 * idle_sleep_us)
         self.state.write(0, settings.tobytes())
-        self._arguments = [ctypes.c_uint64(scheduler.memory.address), ctypes.c_uint64(self.state.address)]
         self._stream = self.device.new_stream()
         self._execs: list[Exec] = []
         before, started = self.device.free_memory(), time.monotonic()
@@ -56,7 +53,7 @@ class GpuLoop(ABC):
         self.build_s = time.monotonic() - started
         """Seconds that instantiating and uploading took."""
         self.graph_bytes = max(0, before - self.device.free_memory())
-        """Device memory that the executable graphs took, all together, as far as the driver tells."""
+        """Device memory that the executable graphs took, all together, as far as CUDA tells."""
         self.launch_s = 0.0
         """Seconds that the last launch kept the host."""
 

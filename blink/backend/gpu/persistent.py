@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 
-from blink.backend.gpu.loop import THREADS, GpuLoop
+from blink.backend.gpu.loop import GpuLoop
+from blink.backend.gpu.loop_layout import RESIDENT, ResidentArguments
 from blink.backend.gpu.resident import ResidentDriver
 from blink.engine.device.captured import Graphs
-from blink.gpu.cuda import launch
 from blink.gpu.graphs import Exec, capture, destroy_graph, instantiate
+from blink.gpu.kernels import load
 from blink.gpu.memory import DeviceMemory
 
 
@@ -24,14 +23,16 @@ class PersistentLoop(GpuLoop):
 
     def _build(self, graphs: Graphs) -> Exec:
         device = self.device
-        kernel = device.kernels("drivers/persistent.cu", ["blink_resident"], controls_graphs=True)["blink_resident"]
+        kernel = load(device, RESIDENT, controls_graphs=True)[RESIDENT.name]
         for graph in graphs.graphs:
             self._execs += [instantiate(device, graph, for_device=True) for _ in range(self.copies)]
         handles = np.array([int(e) for e in self._execs], np.uint64)
         self._table = DeviceMemory(device, handles.nbytes, "the table of graphs")
         self._table.write(0, handles.tobytes())
-        arguments = [*self._arguments, ctypes.c_uint64(self._table.address)]
-        scheduler = capture(device, lambda stream: launch(kernel, 1, THREADS, arguments, stream))
+        arguments = ResidentArguments(
+            self.scheduler.memory.address, loop=self.state.address, execs=self._table.address
+        )  # fmt: skip
+        scheduler = capture(device, lambda stream: kernel.enqueue(1, arguments, stream))
         made = instantiate(device, scheduler, for_device=True)
         destroy_graph(scheduler)
         return made

@@ -27,7 +27,6 @@ class ResidentDriver(GpuDriver[RingForDevice]):
     ``idle`` is :class:`blink.backend.gpu.loop.GpuLoop`'s.
     """
 
-    on_device = True
     loop_type: ClassVar[type[GpuLoop]]
 
     def __init__(

@@ -6,6 +6,7 @@ it (`appliance`), and only copies reach it from the host.
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from typing import Protocol, Self
 
 from blink.backend.readiness import OwnedRing
@@ -41,9 +42,13 @@ class MappedRing:
     def __init__(self, objects: RingObjects) -> None:
         """Raises BlinkError where its pages cannot be locked."""
         self.objects, self.geometry, self.epoch = objects, objects.geometry, objects.epoch
-        self._g = Registered(objects.g, f"{objects.directory}/G")
-        self._f = Registered(objects.f, f"{objects.directory}/F")
-        self.g, self.f = self._g.address, self._f.address
+        with ExitStack() as opened:
+            opened.callback(objects.close)
+            self.g, self.f = (
+                opened.enter_context(closing(Registered(memory, f"{objects.directory}/{name}"))).address
+                for name, memory in (("G", objects.g), ("F", objects.f))
+            )
+            self._opened = opened.pop_all()
 
     @classmethod
     def open(cls, device: Device, setup: Setup) -> Self:
@@ -69,9 +74,7 @@ class MappedRing:
 
     def close(self) -> None:
         """Let the device's mappings go. No driver may run. Idempotent."""
-        self._g.close()
-        self._f.close()
-        self.objects.close()
+        self._opened.close()
 
 
 class DeviceRing:
@@ -107,7 +110,7 @@ class DeviceRing:
         return self.g_memory.read(0, PAGE).tobytes()
 
     def descriptors(self) -> tuple[int, int]:
-        """New dma-buf descriptors of G and F, which the caller closes. Raises BlinkError where the driver has none."""
+        """New dma-buf descriptors of G and F, which the caller closes. Raises BlinkError where CUDA has none."""
         return self.g_memory.export(), self.f_memory.export()
 
     def close(self) -> None:

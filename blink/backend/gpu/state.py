@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-
+from blink.backend.gpu.loop_layout import INIT, InitArguments
 from blink.backend.gpu.ring import RingForDevice
 from blink.backend.scheduler.binding import check_state, counters_of, state_size
 from blink.backend.scheduler.config import SchedulerConfig
 from blink.engine.device.buffers import DeviceBuffers
 from blink.engine.seam.batch import Control
-from blink.gpu.cuda import Device, launch
+from blink.gpu.cuda import Device
+from blink.gpu.kernels import load
 from blink.gpu.memory import DeviceMemory, mapped_words
 
 
@@ -26,16 +26,10 @@ class DeviceScheduler:
         self.device, self.config, self.buffers = device, config, buffers
         self.memory = DeviceMemory(device, size, "the scheduler")
         self._control, address = mapped_words(1)
-        arguments = [
-            ctypes.c_uint64(self.memory.address),
-            (ctypes.c_uint8 * packed.nbytes).from_buffer_copy(packed.tobytes()),
-            ctypes.c_uint64(ring.g),
-            ctypes.c_uint64(ring.f),
-            buffers.struct,
-            ctypes.c_uint64(address),
-        ]
-        kernel = device.kernels("drivers/step.cu", ["blink_init"])["blink_init"]
-        launch(kernel, 1, 1, arguments, device.stream)
+        arguments = InitArguments(
+            memory=self.memory.address, config=packed, g=ring.g, f=ring.f, batch=buffers.pointers, control=address
+        )
+        load(device, INIT)[INIT.name].enqueue(1, arguments, device.stream)
         device.synchronize()
 
     def request(self, control: Control) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -10,13 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from blink.backend.scheduler.buckets import decode_buckets, prefill_buckets
-from blink.engine.seam.batch import MAX_BIAS, MAX_EOS, MAX_STOP, SCHED_CONFIG
+from blink.engine.seam.batch import MAX_BIAS, MAX_REQUEST_STOP, SCHED_CONFIG
+from blink.ring.header import Header
+from blink.ring.layout import EXTENSION_WORDS, Geometry
 
 if TYPE_CHECKING:
     from blink.config import EngineConfig
 
-EXT_WORDS = 2 + (MAX_STOP - MAX_EOS) + 2 * MAX_BIAS
+EXT_WORDS = EXTENSION_WORDS(n_stop=MAX_REQUEST_STOP, n_bias=MAX_BIAS)
 """The longest extension that can be valid."""
+SHARED = ("lanes", "vocab", "max_context", "ext_words", "page_tokens", "pages")
+"""What the ring's header tells workers of the scheduler, under the same names."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,11 @@ class SchedulerConfig:
     def dims(self) -> dict[str, int]:
         """Dimensions of the step buffers, for :class:`blink.engine.seam.buffers.BatchBuffers`."""
         return {"lanes": self.lanes, "tokens": self.batch_tokens, "lane_pages": self.lane_pages}
+
+    def header(self, geometry: Geometry, *, queue_cap: int, fingerprint: bytes) -> Header:
+        """The header of a ring for this scheduler, of a new epoch. ``fingerprint`` of the model has 32 bytes."""
+        same = {name: getattr(self, name) for name in SHARED}
+        return Header(geometry, secrets.randbits(64) or 1, queue_cap=queue_cap, fingerprint=fingerprint, **same)
 
     def pack(self) -> npt.NDArray[Any]:
         """The C ``SchedConfig``: a structured array of shape [1]. Raises ValueError for a list that is too long."""

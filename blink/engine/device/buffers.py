@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,7 +32,7 @@ class DeviceBuffers:
     """Device memory for every buffer of :data:`blink.engine.seam.batch.BATCH`, zeroed, and their pointer table.
 
     ``dims`` as for :class:`blink.engine.seam.buffers.BatchBuffers`. ``pointers`` is the C ``Batch`` struct, u64 device
-    addresses, shape [number of buffers]; ``struct`` the same as a kernel's argument.
+    addresses, shape [number of buffers].
     """
 
     def __init__(self, device: Device, dims: Mapping[str, int]) -> None:
@@ -42,7 +41,6 @@ class DeviceBuffers:
         self._offsets, size = _lay_out(dims)
         self.memory = DeviceMemory(device, size, "step buffers")
         self.pointers = np.array([self.memory.address + at for at in self._offsets.values()], np.uint64)
-        self.struct = (ctypes.c_uint64 * len(self.pointers))(*self.pointers.tolist())
 
     def address(self, name: str) -> int:
         """Device address of one buffer. Raises KeyError."""

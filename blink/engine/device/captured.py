@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import bisect
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
-from blink.engine.seam.batch import Kind
+from blink.engine.seam.batch import GRAPH_ORDER, Kind
 from blink.gpu.cuda import Device, Stream
 from blink.gpu.graphs import Graph, capture, destroy_graph
 
@@ -39,17 +40,22 @@ class CapturedEngine(Protocol):
 
 @dataclass(frozen=True)
 class Graphs:
-    """The captured steps ``graphs`` and their ``shapes``: the decode buckets' first, then the prefill buckets', as the
-    drivers number them. ``capture_s`` has the seconds that each capture took."""
+    """The captured steps ``graphs`` and their ``shapes``, in the order of their numbers.
+
+    ``capture_s`` has the seconds that each capture took.
+    """
 
     graphs: Sequence[Graph]
     shapes: Sequence[tuple[Kind, int]]
     capture_s: Sequence[float]
 
-    @property
-    def decode_count(self) -> int:
-        """Number of decode buckets."""
-        return sum(kind is Kind.DECODE for kind, _ in self.shapes)
+    @cached_property
+    def _first(self) -> Mapping[Kind, int]:
+        return {kind: number for number, (kind, _) in reversed([*enumerate(self.shapes)])}
+
+    def number(self, kind: Kind, bucket: int) -> int:
+        """Of the graph for a bucket of ``kind``; kernels/drivers/loop.cuh has it as graph_of()."""
+        return self._first[kind] + bucket
 
     def tightest(self, kind: Kind, size: int) -> int:
         """Index, among the buckets of ``kind``, of the smallest that holds ``size``. Raises ValueError."""
@@ -66,7 +72,8 @@ class Graphs:
 
 def capture_all(device: Device, engine: CapturedEngine, decode: Sequence[int], prefill: Sequence[int]) -> Graphs:
     """Capture ``engine`` for every bucket of rows ``decode`` and of packed tokens ``prefill``, both ascending."""
-    shapes = [(Kind.DECODE, n) for n in decode] + [(Kind.PREFILL, n) for n in prefill]
+    sizes = {Kind.DECODE: decode, Kind.PREFILL: prefill}
+    shapes = [(kind, n) for kind in GRAPH_ORDER for n in sizes[kind]]
     graphs, seconds = [], []
     for kind, size in shapes:
         engine.tune(kind, size)

@@ -74,8 +74,7 @@ class HostedEngine(Engine):
             self._to_device(*self._lanes)
             flags = self.buffers.lane_params["flags"]
             self._wants_logprobs = bool((flags & Flag.LOGPROBS).any())
-        index = graph if kind == Kind.DECODE else self._graphs.decode_count + graph
-        call(cu.cuGraphLaunch(self._exec(index), self._stream), "launching a step")
+        call(cu.cuGraphLaunch(self._exec(self._graphs.number(Kind(kind), graph)), self._stream), "launching a step")
         self._to_host(*self._tokens)
         if self._wants_logprobs:
             self._to_host(*self._logprobs)

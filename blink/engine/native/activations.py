@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from blink.engine.native.arena import Arena
-from blink.engine.native.sizes import activation_sizes, aligned
+from blink.engine.native.memory import activation_sizes
+from blink.engine.native.shape import aligned
 from blink.gpu.cuda import Device
 from blink.model.spec import ModelSpec
 

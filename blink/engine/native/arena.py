@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blink.engine.native.sizes import ALIGN, aligned
+from blink.engine.native.shape import ALIGN, aligned
 from blink.gpu.cuda import Device
 from blink.gpu.memory import DeviceMemory
 

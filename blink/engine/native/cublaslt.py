@@ -15,8 +15,8 @@ from typing import Any
 from cuda import pathfinder
 
 from blink.engine.native.algorithms import Choices
+from blink.engine.native.memory import WORKSPACE
 from blink.engine.native.shape import Matrix
-from blink.engine.native.sizes import WORKSPACE
 from blink.engine.seam.engine import DType
 from blink.errors import BlinkError
 from blink.gpu.cuda import Device, Stream

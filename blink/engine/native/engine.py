@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,12 @@ from blink.engine.native.attention import Attention
 from blink.engine.native.cache import Cache
 from blink.engine.native.cublaslt import CublasLt
 from blink.engine.native.forward import Forward
+from blink.engine.native.layout import NO_ROTARY, Rotary, StepLimits
 from blink.engine.native.linear import SMALL, LargeLinear, SmallLinear
-from blink.engine.native.memory import attention_shape
-from blink.engine.native.ops import CheckedBuffers, Limits, Ops, Rotary
+from blink.engine.native.ops import CheckedBuffers, Ops
 from blink.engine.native.random import RandomSource
 from blink.engine.native.sampler import Sampler
-from blink.engine.native.shape import Matrix, require_supported
-from blink.engine.native.sizes import aligned
+from blink.engine.native.shape import AttentionShape, Matrix, aligned, require_supported
 from blink.engine.native.weights import Weights
 from blink.engine.seam.batch import Kind
 from blink.engine.seam.engine import DType, EngineSettings
@@ -50,7 +50,6 @@ class NativeEngine:
         choices: Path | None = None,
     ) -> None:  # fmt: skip
         self.device, self.spec, self.dtype, self.exact = device, spec, dtype, exact
-        require_supported(spec)
         lanes, tokens, lane_pages = (buffers.dims[n] for n in ("lanes", "tokens", "lane_pages"))
         if max_context > lane_pages * page_tokens:
             raise BlinkError(
@@ -61,6 +60,7 @@ class NativeEngine:
             lanes=lanes, batch_tokens=tokens, pages=pages, page_tokens=page_tokens, max_context=max_context,
             dtype=dtype, exact=exact,
         )  # fmt: skip
+        require_supported(spec, settings)
         self._open = ExitStack()
         try:
             self.weights = self._keep(Weights(device, spec, tensors, dtype))
@@ -69,12 +69,12 @@ class NativeEngine:
             self._buffers = self._keep(CheckedBuffers(device, buffers))
             self._ops = Ops(device, dtype, self._buffers)
             self.cublas = self._keep(CublasLt(device, dtype, choices))
-            shape = attention_shape(spec, settings)
+            shape = AttentionShape.of(spec, settings)
             self.attention = self._keep(Attention(device, self._buffers, shape))
             self.sampler = self._keep(Sampler(device, self._buffers, vocab=spec.vocab, max_context=max_context))
-            limits = Limits(
-                vocab=spec.vocab, context=max_context, page_tokens=page_tokens, pages=pages, lanes=lanes,
-                lane_pages=lane_pages,
+            limits = StepLimits(
+                rows=lanes, tokens=tokens, decode=0, vocab=spec.vocab, context=max_context, page_tokens=page_tokens,
+                pages=pages, lanes=lanes, lane_pages=lane_pages,
             )  # fmt: skip
             self.forward = Forward(
                 spec, weights=self.weights, cache=self.cache, activations=self.activations, buffers=self._buffers,
@@ -126,8 +126,8 @@ class NativeEngine:
         cos, sin = arena.take(half), arena.take(half)
         arena.write(cos, np.ascontiguousarray(table.cos))
         arena.write(sin, np.ascontiguousarray(table.sin))
-        return Rotary(
-            cos=cos, sin=sin, positions=self._buffers.address("positions"),
+        return replace(
+            NO_ROTARY, cos=cos, sin=sin, positions=self._buffers.address("positions"),
             kv_index=self._buffers.address("kv_index"),
             eps=spec.norm_eps, dim=spec.rope.dim, heads=spec.heads, kv_heads=spec.kv_heads,
             head_dim=spec.head_dim, page_tokens=page_tokens,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blink.engine.native.activations import Activations
 from blink.engine.native.attention import Attention
 from blink.engine.native.cache import Cache
-from blink.engine.native.linear import SMALL, Epilogue, LargeLinear, Norm, SmallLinear
-from blink.engine.native.ops import CheckedBuffers, Limits, Ops, Rotary
-from blink.engine.native.shape import padded
-from blink.engine.native.sizes import gate_up_stride, qkv_stride
+from blink.engine.native.layout import Epilogue, Rotary, StepLimits
+from blink.engine.native.linear import SMALL, LargeLinear, Norm, SmallLinear
+from blink.engine.native.ops import CheckedBuffers, Ops
+from blink.engine.native.shape import gate_up_stride, padded, qkv_stride
 from blink.engine.native.weights import Layer, Linear, Weights
 from blink.engine.seam.batch import Kind
 from blink.gpu.cuda import Stream
@@ -41,7 +41,7 @@ class Forward:
 
     def __init__(
         self, spec: ModelSpec, *, weights: Weights, cache: Cache, activations: Activations, buffers: CheckedBuffers,
-        ops: Ops, small: SmallLinear, large: LargeLinear, attention: Attention, rotary: Rotary, limits: Limits,
+        ops: Ops, small: SmallLinear, large: LargeLinear, attention: Attention, rotary: Rotary, limits: StepLimits,
         exact: bool,
     ) -> None:  # fmt: skip
         self._spec, self._weights, self._cache, self._a = spec, weights, cache, activations
@@ -58,7 +58,7 @@ class Forward:
         if self._exact:
             like = self._limits.lanes if kind is Kind.DECODE else self._buffers.dims["tokens"]
         step = _Step(kind, size, size <= SMALL and not self._exact, like, stream)
-        ops.check(self._limits, kind, size, stream)
+        ops.check(replace(self._limits, rows=rows, tokens=size, decode=kind is Kind.DECODE), stream)
         ops.embed(self._weights.embedding, a.x, size, stream)
         for i, layer in enumerate(self._weights.layers):
             self._attend(i, layer, step)
@@ -119,10 +119,8 @@ class Forward:
         self._add(layer.down, step, a.inner)
 
     def _rotary_of(self, i: int, layer: Layer) -> Rotary:
-        rotary = Rotary.from_buffer_copy(self._rotary)
-        rotary.q_norm, rotary.k_norm = layer.q_norm, layer.k_norm
-        rotary.keys, rotary.values = self._cache.keys(i), self._cache.values(i)
-        return rotary
+        keys, values = self._cache.keys(i), self._cache.values(i)
+        return replace(self._rotary, q_norm=layer.q_norm, k_norm=layer.k_norm, keys=keys, values=values)
 
     def _normed(self, weight: int, linear: Linear, step: _Step) -> int | Norm:
         """The residual stream's norm, for ``linear``: where it is, or how ``linear`` makes it itself."""

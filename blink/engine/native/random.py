@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import zlib
 
-from blink.engine.native.shape import Matrix
+from blink.engine.native.layout import RANDOM, RANDOM_BLOCKS, RandomArguments
+from blink.engine.native.shape import Matrix, defines
 from blink.engine.seam.engine import DType
-from blink.gpu.cuda import Device, launch
-
-_GRID, _THREADS = 1056, 256
+from blink.gpu.cuda import Device
+from blink.gpu.kernels import load
 
 
 class RandomSource:
@@ -17,8 +16,7 @@ class RandomSource:
 
     def __init__(self, device: Device, seed: int, dtype: DType) -> None:
         self._device, self._seed = device, seed
-        defines = {"BLINK_BF16": 1} if dtype == "bfloat16" else {}
-        self._kernel = device.kernels("native/layers.cu", ["native_random"], defines=defines)["native_random"]
+        self._kernel = load(device, RANDOM, defines=defines(dtype))[RANDOM.name]
 
     def matrix(self, to: Matrix, row: int, name: str, outputs: int) -> None:
         """Fill rows ``row`` … ``row + outputs`` of ``to``."""
@@ -41,9 +39,8 @@ class RandomSource:
     ) -> None:  # fmt: skip
         rows, width, stride = shape
         seed = self._seed << 32 | zlib.crc32(name.encode())
-        arguments = [
-            ctypes.c_uint64(real), ctypes.c_uint64(wide), ctypes.c_uint64(rows), ctypes.c_uint32(width),
-            ctypes.c_uint32(stride), ctypes.c_uint64(seed & 0xFFFFFFFFFFFFFFFF), ctypes.c_float(bound),
-            ctypes.c_float(middle),
-        ]  # fmt: skip
-        launch(self._kernel, _GRID, _THREADS, arguments, self._device.stream)
+        arguments = RandomArguments(
+            w=real, wide=wide, rows=rows, width=width, stride=stride, seed=seed & 0xFFFFFFFFFFFFFFFF, bound=bound,
+            middle=middle,
+        )  # fmt: skip
+        self._kernel.enqueue(RANDOM_BLOCKS, arguments, self._device.stream)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
-
 from blink.engine.device.buffers import DeviceBuffers
-from blink.engine.native.sampler_memory import BLOCKS, block_bytes, sampler_bytes, spills, warp_ids
+from blink.engine.native.layout import SAMPLE, SAMPLE_CLUSTER, SampleArguments
+from blink.engine.native.memory import block_bytes, sampler_bytes, spills
+from blink.engine.native.shape import warp_ids
 from blink.engine.seam.batch import Kind
-from blink.gpu.cuda import Device, Stream, allow_shared, launch
+from blink.gpu.cuda import Device, Stream, allow_shared
+from blink.gpu.kernels import load
 from blink.gpu.memory import DeviceMemory
 
-_THREADS = 512
 _ITEM = 4
 
 
@@ -24,10 +24,10 @@ class Sampler:
         lanes = buffers.dims["lanes"]
         self._buffers, self._vocab, self._context = buffers, vocab, max_context
         size = sampler_bytes(vocab=vocab, lanes=lanes, max_context=max_context)
-        self._kernel = device.kernels("native/sample.cu", ["native_sample"])["native_sample"]
+        self._kernel = load(device, SAMPLE)[SAMPLE.name]
         self._spills = spills(vocab)
         self._shared = 0 if self._spills else block_bytes(vocab)
-        allow_shared(self._kernel, self._shared)
+        allow_shared(self._kernel.handle, self._shared)
         self._memory = DeviceMemory(device, size, "the lanes' tokens")
         # Logits come first where they are here: they are read 16 bytes at a time.
         self._fed = self._memory.address + size - _ITEM * lanes * max_context
@@ -39,18 +39,16 @@ class Sampler:
         no token get -1. ``dependent`` is :func:`blink.gpu.cuda.launch`'s.
         """
         rows = size if kind is Kind.DECODE else min(size, self._buffers.dims["lanes"])
-        arguments = [
-            self._buffers.struct,
-            ctypes.c_uint64(logits),
-            ctypes.c_uint64(self._fed),
-            ctypes.c_uint64(self._memory.address if self._spills else 0),
-            ctypes.c_uint32(self._context),
-            ctypes.c_uint32(self._vocab),
-            ctypes.c_uint32(warp_ids(self._vocab)),
-        ]
-        launch(
-            self._kernel, rows * BLOCKS, _THREADS, arguments, stream, shared=self._shared, dependent=dependent
-        )  # fmt: skip
+        arguments = SampleArguments(
+            batch=self._buffers.pointers,
+            logits=logits,
+            fed=self._fed,
+            spill=self._memory.address if self._spills else 0,
+            context=self._context,
+            vocab=self._vocab,
+            range=warp_ids(self._vocab),
+        )
+        self._kernel.enqueue(rows * SAMPLE_CLUSTER, arguments, stream, shared=self._shared, dependent=dependent)
 
     def close(self) -> None:
         """Free the memory. Nothing that uses it may run."""

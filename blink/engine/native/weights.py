@@ -12,16 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from blink.engine.native.arena import Arena
+from blink.engine.native.memory import weights_nbytes
 from blink.engine.native.random import RandomSource
-from blink.engine.native.shape import Matrix, matrices
-from blink.engine.native.sizes import FLOAT, weights_nbytes
+from blink.engine.native.shape import FLOAT, Matrix
 from blink.engine.seam.engine import DType
 from blink.errors import BlinkError
 from blink.gpu.cuda import Device
 from blink.model.progress import Progress
 from blink.model.safetensors_file import to_float32
 from blink.model.spec import ModelSpec
-from blink.model.tensors import check_tensors
+from blink.model.tensors import Gated, LayerTensors, Stack, Vector, check_tensors, model_tensors
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 PIECE = 64 << 20
@@ -70,12 +70,11 @@ class Weights:
             progress = Progress("loading weights", 2 * spec.parameters())
             self._source = _Checkpoint(self._arena, tensors, dtype, progress)
         try:
-            self.embedding = self._matrix("model.embed_tokens.weight", spec.vocab, spec.hidden)
-            self.head = self.embedding
-            if not spec.tied_embeddings:
-                self.head = self._matrix("lm_head.weight", spec.vocab, spec.hidden)
-            self.layers = [self._layer(f"model.layers.{i}.") for i in range(spec.layers)]
-            self.norm = self._vector("model.norm.weight", spec.hidden)
+            made = model_tensors(spec)
+            self.embedding = self._linear(made.embedding).matrix
+            self.head = self.embedding if made.head is made.embedding else self._linear(made.head).matrix
+            self.layers = [self._layer(layer) for layer in made.layers]
+            self.norm = self._vector(made.norm)
             device.synchronize()
         except BaseException:
             self._arena.close()
@@ -85,45 +84,36 @@ class Weights:
         """Free them."""
         self._arena.close()
 
-    def _layer(self, at: str) -> Layer:
-        spec, shapes = self._spec, matrices(self._spec)
-        attention, mlp = at + "self_attn.", at + "mlp."
-        widths = {"q": spec.q_width, "k": spec.kv_width, "v": spec.kv_width}
-        qkv = [(f"{attention}{n}_proj.weight", width) for n, width in widths.items()]
-        gate_up = [(f"{mlp}{n}_proj.weight", spec.intermediate) for n in ("gate", "up")]
-        if spec.architecture == "Phi3ForCausalLM":
-            qkv, gate_up = [(attention + "qkv_proj.weight", shapes["qkv"].outputs)], [
-                (mlp + "gate_up_proj.weight", 2 * spec.intermediate)
-            ]  # fmt: skip
+    def _layer(self, layer: LayerTensors) -> Layer:
+        mlp = layer.feed_forward
+        assert isinstance(mlp, Gated), "mixtures of experts are refused before"
         return Layer(
-            input_norm=self._vector(at + "input_layernorm.weight", spec.hidden),
-            qkv=self._linear(qkv, spec.hidden, spec.attention_bias),
-            output=self._linear([(attention + "o_proj.weight", spec.hidden)], spec.q_width, spec.attention_bias),
-            post_norm=self._vector(at + "post_attention_layernorm.weight", spec.hidden),
-            gate_up=self._linear(gate_up, spec.hidden, spec.mlp_bias),
-            down=self._linear([(mlp + "down_proj.weight", spec.hidden)], spec.intermediate, spec.mlp_bias),
-            q_norm=self._vector(attention + "q_norm.weight", spec.head_dim) if spec.qk_norm else 0,
-            k_norm=self._vector(attention + "k_norm.weight", spec.head_dim) if spec.qk_norm else 0,
+            input_norm=self._vector(layer.input_norm),
+            qkv=self._linear(layer.qkv),
+            output=self._linear(layer.output),
+            post_norm=self._vector(layer.post_norm),
+            gate_up=self._linear(mlp.gate_up),
+            down=self._linear(mlp.down),
+            q_norm=self._vector(layer.q_norm) if layer.q_norm else 0,
+            k_norm=self._vector(layer.k_norm) if layer.k_norm else 0,
         )
 
-    def _linear(self, parts: list[tuple[str, int]], inputs: int, bias: bool) -> Linear:
-        """The stacked ``parts``, each (tensor name, outputs), and their biases."""
-        matrix = Matrix(sum(outputs for _, outputs in parts), inputs)
+    def _linear(self, stack: Stack) -> Linear:
+        matrix = Matrix(stack.outputs, stack.inputs)
         matrix, row = dataclasses.replace(matrix, address=self._arena.take(matrix.nbytes)), 0
-        biases = self._arena.take(FLOAT * matrix.outputs) if bias else 0
-        for name, outputs in parts:
+        biases = self._arena.take(FLOAT * matrix.outputs) if stack.bias else 0
+        for name, outputs in stack.parts:
             self._source.matrix(matrix, row, name, outputs)
-            if bias:
-                self._source.vector(biases + FLOAT * row, name.removesuffix("weight") + "bias", outputs)
             row += outputs
+        at = biases
+        for bias in stack.biases:
+            self._source.vector(at, bias.name, bias.length)
+            at += FLOAT * bias.length
         return Linear(matrix, biases)
 
-    def _matrix(self, name: str, outputs: int, inputs: int) -> Matrix:
-        return self._linear([(name, outputs)], inputs, bias=False).matrix
-
-    def _vector(self, name: str, length: int) -> int:
-        address = self._arena.take(FLOAT * length)
-        self._source.vector(address, name, length)
+    def _vector(self, vector: Vector) -> int:
+        address = self._arena.take(FLOAT * vector.length)
+        self._source.vector(address, vector.name, vector.length)
         return address
 
 

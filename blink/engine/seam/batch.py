@@ -18,14 +18,13 @@ from __future__ import annotations
 
 import enum
 
+from blink import limits
 from blink.cstruct import Buffer, Buffers, Field, Struct
 from blink.ring.layout import LOGPROB
 
-MAX_BUCKETS = 512
-"""Of each kind: the paper's dense grids have 650 to 1000 graphs in all."""
-MAX_EOS = 8
-MAX_STOP = 64
-MAX_BIAS = 1024
+MAX_BUCKETS, MAX_EOS, MAX_STOP, MAX_BIAS = limits.BUCKETS, limits.EOS, limits.STOP, limits.BIAS
+MAX_REQUEST_STOP = MAX_STOP - MAX_EOS
+"""Stop ids of a request: a lane's list has room for the model's own besides."""
 
 
 class Kind(enum.IntEnum):
@@ -36,6 +35,10 @@ class Kind(enum.IntEnum):
     DECODE = 2
     RELAUNCH = 3  # end this execution and start a fresh one: the launch window is used up
     STOP = 4
+
+
+GRAPH_ORDER = (Kind.DECODE, Kind.PREFILL)
+"""How a model's graphs are numbered: by kind in this order, within a kind by bucket."""
 
 
 class Control(enum.IntEnum):
@@ -151,9 +154,13 @@ def header_enums() -> dict[str, dict[str, int]]:
     """The constants that the C header carries."""
     return {
         "KIND": {k.name: k.value for k in Kind},
+        "GRAPHS": {"FIRST": GRAPH_ORDER[0].value},
         "CONTROL": {c.name: c.value for c in Control},
-        "BATCH": {"MAX_BUCKETS": MAX_BUCKETS, "MAX_EOS": MAX_EOS, "MAX_STOP": MAX_STOP, "MAX_BIAS": MAX_BIAS},
-    }
+        "BATCH": {"MAX_BUCKETS": MAX_BUCKETS, "MAX_EOS": MAX_EOS, "MAX_STOP": MAX_STOP, "MAX_BIAS": MAX_BIAS,
+                  "MAX_REQUEST_STOP": MAX_REQUEST_STOP, "MAX_LANES": limits.LANES, "MAX_RECORDS": limits.RECORDS,
+                  "MAX_CONTEXT": limits.CONTEXT, "MAX_TOKENS": limits.BATCH_TOKENS,
+                  "MAX_PAGE_TOKENS": limits.PAGE_TOKENS},
+    }  # fmt: skip
 
 
 PARTS = (STEP, LANE, BATCH, SCHED_CONFIG, DECISION)

@@ -1,15 +1,18 @@
 """What every engine offers to the part that drives it, and what it takes in memory.
 
-An engine is a package, named in blink/registry.py. The package itself has ``needs(spec, settings)``, which returns the
-bytes that the engine takes, by part, as ``dict[str, int]``; the keys go into messages, so a part that a setting makes
-smaller has that setting's name. It imports nothing that only this engine needs. The package's module ``load`` has
-``load``: on a CPU ``load(model, spec, settings, buffers)`` returns an :class:`Engine` over
-:class:`blink.engine.seam.buffers.BatchBuffers`; on a GPU ``load(device, model, spec, settings, buffers, *, choices)``
-returns a :class:`blink.engine.device.captured.CapturedEngine` over
-:class:`blink.engine.device.buffers.DeviceBuffers`, and ``choices`` is a file in which it may keep what it chose for its
-graphs. ``model`` is a
-:class:`blink.model.prepared.PreparedModel`, ``spec`` its :class:`blink.model.spec.ModelSpec`, ``settings`` an
-:class:`EngineSettings`. Both raise BlinkError for what the engine cannot do.
+An engine is a package, named in blink/registry.py.
+
+``needs(spec, settings)`` in the package returns the bytes that the engine takes, by part, as ``dict[str, int]``. The
+keys go into messages: a part that a setting makes smaller has that setting's name. The package imports nothing that
+only this engine needs.
+
+``load`` in the package's module ``load`` makes the engine. On a CPU ``load(model, spec, settings, buffers)`` returns an
+:class:`Engine` over :class:`blink.engine.seam.buffers.BatchBuffers`. On a GPU ``load(device, model, spec, settings,
+buffers, *, choices)`` returns a :class:`blink.engine.device.captured.CapturedEngine` over
+:class:`blink.engine.device.buffers.DeviceBuffers`; ``choices`` is a file in which it may keep what it chose.
+
+``model`` is a :class:`blink.model.prepared.PreparedModel`, ``spec`` its :class:`blink.model.spec.ModelSpec`,
+``settings`` an :class:`EngineSettings`. Both functions raise BlinkError for what the engine cannot do.
 """
 
 from __future__ import annotations

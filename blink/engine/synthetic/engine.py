@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 import numpy.typing as npt
 from cuda.bindings import driver as cu
 
 from blink.engine.device.buffers import DeviceBuffers
 from blink.engine.seam.batch import Kind
-from blink.gpu.cuda import Device, Stream, launch
+from blink.engine.synthetic import TOKEN_BYTES
+from blink.engine.synthetic.layout import (
+    DONE,
+    ENTRIES,
+    FILL,
+    FILL_BLOCKS,
+    HASH,
+    HOLD,
+    NOTHING,
+    TRACE,
+    EndArguments,
+    FillArguments,
+    HashArguments,
+    HoldArguments,
+)
+from blink.gpu.cuda import Device, Stream
+from blink.gpu.kernels import load
 from blink.gpu.memory import DeviceMemory, mapped_words
 
-_NAMES = ("synthetic_hash", "synthetic_nothing", "synthetic_fill", "synthetic_hold", "synthetic_done")
-_ROW_THREADS = 128
 _TRACE_HEAD = 16
-_BLOCKS_PER_SM = 2
 
 
 class SyntheticEngine:
@@ -34,13 +45,13 @@ class SyntheticEngine:
         self, device: Device, buffers: DeviceBuffers, *, pages: int, page_tokens: int, vocab: int, hashes: bool = True,
         nodes: int = 1, fill_rounds: int = 0, trace: int = 0, may_hang: bool = False,
     ) -> None:  # fmt: skip
-        self._kernels = device.kernels("synthetic/synthetic.cu", _NAMES)
+        self._kernels = load(device, *ENTRIES)
         self._buffers, self._page_tokens, self._vocab = buffers, page_tokens, vocab
         self._hashes, self._nodes, self._fill_rounds = hashes, nodes, fill_rounds
         count = cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
-        self._full_grid = _BLOCKS_PER_SM * device.attribute(count)
-        self._kv = DeviceMemory(device, 4 * pages * page_tokens, "synthetic keys and values")
-        self._trace = DeviceMemory(device, _TRACE_HEAD + 16 * trace, "the trace")
+        self._full_grid = FILL_BLOCKS * device.attribute(count)
+        self._kv = DeviceMemory(device, TOKEN_BYTES * pages * page_tokens, "synthetic keys and values")
+        self._trace = DeviceMemory(device, _TRACE_HEAD + TRACE.size * trace, "the trace")
         self._trace_size = trace
         self.held: npt.NDArray[np.uint32] | None = None
         if may_hang:
@@ -56,35 +67,35 @@ class SyntheticEngine:
         if self._hashes:
             self._enqueue_hash(min(size, lanes), stream)
         if self.held is not None:
-            launch(self._kernels["synthetic_hold"], 1, 1, [ctypes.c_uint64(self._held_address)], stream)
+            self._kernels[HOLD.name].enqueue(1, HoldArguments(self._held_address), stream)
         for _ in range(used, self._nodes):
             self._enqueue_filler(stream)
-        launch(self._kernels["synthetic_done"], 1, 1, [ctypes.c_uint64(self._buffers.address("control"))], stream)
+        self._kernels[DONE.name].enqueue(1, EndArguments(self._buffers.address("control")), stream)
 
     def _enqueue_filler(self, stream: Stream) -> None:
         if not self._fill_rounds:
-            return launch(self._kernels["synthetic_nothing"], 1, 1, [], stream)
-        arguments = [ctypes.c_uint32(self._fill_rounds), ctypes.c_uint64(self._kv.address)]
-        return launch(self._kernels["synthetic_fill"], self._full_grid, 1024, arguments, stream)
+            return self._kernels[NOTHING.name].enqueue(1, None, stream)
+        arguments = FillArguments(rounds=self._fill_rounds, never=self._kv.address)
+        return self._kernels[FILL.name].enqueue(self._full_grid, arguments, stream)
 
     def _enqueue_hash(self, rows: int, stream: Stream) -> None:
-        arguments = [
-            self._buffers.struct,
-            ctypes.c_uint64(self._kv.address),
-            ctypes.c_uint32(self._page_tokens),
-            ctypes.c_uint32(self._buffers.dims["lane_pages"]),
-            ctypes.c_uint32(self._vocab),
-            ctypes.c_uint64(self._trace.address),
-            ctypes.c_uint64(self._trace.address + _TRACE_HEAD),
-            ctypes.c_uint32(self._trace_size),
-        ]
-        launch(self._kernels["synthetic_hash"], rows, _ROW_THREADS, arguments, stream)
+        arguments = HashArguments(
+            batch=self._buffers.pointers,
+            kv=self._kv.address,
+            page_tokens=self._page_tokens,
+            lane_pages=self._buffers.dims["lane_pages"],
+            vocab=self._vocab,
+            traced=self._trace.address,
+            trace=self._trace.address + _TRACE_HEAD,
+            trace_size=self._trace_size,
+        )
+        self._kernels[HASH.name].enqueue(rows, arguments, stream)
 
     def traced(self) -> list[tuple[int, int]]:
         """(step, seed) of each request that began to be prefilled, in the order of the steps; resumed ones again."""
         count = min(int(self._trace.read(0, 4).view(np.uint32)[0]), self._trace_size)
-        entries = self._trace.read(_TRACE_HEAD, 16 * count).view(np.uint64).reshape(-1, 2)
-        return sorted((int(step), int(seed)) for seed, step in entries)
+        entries = self._trace.read(_TRACE_HEAD, TRACE.size * count).view(TRACE.dtype())
+        return sorted((int(entry["step"]), int(entry["seed"])) for entry in entries)
 
     def close(self) -> None:
         """Free the memory. No graph of this engine may run."""

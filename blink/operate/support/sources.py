@@ -86,19 +86,27 @@ def sources(
         yield _command("blink/status.json", f"{blink} status {named} --json -", 60)
         if smoke:
             yield _command("blink/smoke.json", f"{blink} smoke {named} --json -", 600)
-        for log in sorted((config_file.parent / "log").glob("*.log")):
-            yield File(f"logs/{log.name}", log)
-        units = f"blink-{config.instance.name}-*"
-        yield _command(
-            "logs/journal", f"journalctl --no-pager -o short-iso -n 20000 --since '{since}' -u '{units}'", 60
-        )
-        properties = (
-            "Id,ActiveState,SubState,Result,MainPID,NRestarts,ExecMainStatus,ActiveEnterTimestamp,MemoryCurrent"
-        )
-        yield _command("system/units", f"systemctl --no-pager show -p {properties} '{units}'")
+        yield from _services(config_file, config, since)
     yield _command(
         "logs/kernel", f"journalctl --no-pager -o short-iso -k -n 5000 --since '{since}' -g 'NVRM|Xid|mlx5|rxe|oom'"
     )
+    yield from _system()
+    yield _command("gpu/nvidia-smi", "nvidia-smi -q", 60)
+    yield _command("gpu/topology", "nvidia-smi topo -m", 60)
+    yield File("gpu/driver", Path("/proc/driver/nvidia/version"))
+    yield from _network()
+
+
+def _services(config_file: Path, config: ApplianceConfig, since: str) -> Iterator[Command | File]:
+    for log in sorted((config_file.parent / "log").glob("*.log")):
+        yield File(f"logs/{log.name}", log)
+    units = f"blink-{config.instance.name}-*"
+    yield _command("logs/journal", f"journalctl --no-pager -o short-iso -n 20000 --since '{since}' -u '{units}'", 60)
+    properties = "Id,ActiveState,SubState,Result,MainPID,NRestarts,ExecMainStatus,ActiveEnterTimestamp,MemoryCurrent"
+    yield _command("system/units", f"systemctl --no-pager show -p {properties} '{units}'")
+
+
+def _system() -> Iterator[Command | File]:
     yield _command("system/uname", "uname -a")
     for path in ("/etc/os-release", "/etc/mlnx-release", "/etc/blink-image.json", "/proc/meminfo", "/proc/cmdline"):
         yield File(f"system/{Path(path).name}", Path(path))
@@ -106,9 +114,9 @@ def sources(
     yield _command("system/disks", "df -h")
     yield _command("system/addresses", "ip -brief address")
     yield _command("system/routes", "ip route")
-    yield _command("gpu/nvidia-smi", "nvidia-smi -q", 60)
-    yield _command("gpu/topology", "nvidia-smi topo -m", 60)
-    yield File("gpu/driver", Path("/proc/driver/nvidia/version"))
+
+
+def _network() -> Iterator[Command | File]:
     yield _command("rdma/links", "rdma link show")
     yield _command("rdma/devices", "ibv_devinfo -v")
     for counters in ("counters", "hw_counters"):

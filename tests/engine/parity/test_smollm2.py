@@ -8,7 +8,7 @@ import torch
 
 from tests.engine.teacher import greedy, load_teacher
 
-pytestmark = [pytest.mark.parity, pytest.mark.slow]
+pytestmark = pytest.mark.parity
 NEW = 160
 PROMPTS = {
     "prose": "The history of the steam engine begins",

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -20,7 +20,7 @@ from blink.operate.smoke.golden import FOLDER_FILE
 from blink.operate.smoke.main import CHECKS
 from blink.operate.smoke.operator import Operator
 from blink.ring.lease import PartitionLease
-from tests.appliance import Appliance, appliance, run_blink, wait_for
+from tests.appliance import Appliance, appliance, call_blink, wait_for
 from tests.authority import Authority
 from tests.tiny_model import prepare_tiny
 
@@ -53,7 +53,7 @@ def changed(a: Appliance, tmp_path: Path, old: str, new: str) -> Path:
 def smoke(config: Path, tmp_path: Path, *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
     """Exit code and outcomes by check."""
     report = tmp_path / "smoke.json"
-    result = run_blink("smoke", "--config", str(config), "--json", str(report), *arguments)
+    result = call_blink("smoke", "--config", str(config), "--json", str(report), *arguments)
     assert "Traceback" not in result.stderr
     document = json.loads(report.read_text())
     assert document["passed"] == (result.returncode == 0)
@@ -62,6 +62,13 @@ def smoke(config: Path, tmp_path: Path, *arguments: str) -> tuple[int, dict[str,
 
 def failed(outcomes: dict[str, dict[str, Any]]) -> set[str]:
     return {name for name, outcome in outcomes.items() if not outcome["passed"]}
+
+
+def test_it_is_a_command(running: Running) -> None:
+    """As a process; the others are calls."""
+    result = running.appliance.command("smoke", "--only", "ring")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "1 of 1 checks passed" in result.stdout
 
 
 def test_a_healthy_appliance_passes_every_check(running: Running, tmp_path: Path) -> None:
@@ -78,10 +85,10 @@ def test_a_healthy_appliance_passes_every_check(running: Running, tmp_path: Path
 def test_only_runs_what_is_named_and_list_names_all(running: Running, tmp_path: Path) -> None:
     code, outcomes = smoke(running.appliance.config_path, tmp_path, "--only", "http-models", "--only", "ring")
     assert (code, list(outcomes)) == (0, ["ring", "http-models"])
-    listed = run_blink("smoke", "--list")
+    listed = call_blink("smoke", "--list")
     assert listed.returncode == 0
     assert [line.split()[0] for line in listed.stdout.splitlines()] == [c.name for c in CHECKS]
-    unknown = running.appliance.command("smoke", "--only", "nothing")
+    unknown = running.appliance.call("smoke", "--only", "nothing")
     assert unknown.returncode == 1
     assert "nothing: no such check of this appliance" in unknown.stderr
 
@@ -154,13 +161,15 @@ def test_a_frontend_that_is_down_is_found(running: Running, tmp_path: Path) -> N
 def test_a_hung_frontend_fails_with_what_was_waited_for(
     running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    hasty = tuple(replace(c, timeout_s=1.0) if c.name == "http-health" else c for c in CHECKS)
+    monkeypatch.setattr("blink.operate.smoke.main.CHECKS", hasty)
     running.frontend.send_signal(signal.SIGSTOP)
     try:
         code, outcomes = smoke(running.appliance.config_path, tmp_path, "--only", "http-health")
     finally:
         running.frontend.send_signal(signal.SIGCONT)
     assert code == 1
-    assert outcomes["http-health"]["detail"].startswith("waited 10 s for GET http://127.0.0.1:")
+    assert outcomes["http-health"]["detail"].startswith("waited 1 s for GET http://127.0.0.1:")
     assert "the frontend is hung" in outcomes["http-health"]["cause"]
 
 
@@ -190,7 +199,7 @@ def test_keys_and_tls_are_used_and_checked(tmp_path: Path, tiny_model: Path) -> 
     with appliance(tmp_path / "guarded", tiny_model, frontend=settings) as a:
         a.backend()
         a.start("frontend")
-        assert a.command("wait", "frontend").returncode == 0
+        assert a.call("wait", "frontend").returncode == 0
         code, outcomes = smoke(a.config_path, tmp_path)
         assert (code, failed(outcomes)) == (0, set())
         assert "http-auth" in outcomes

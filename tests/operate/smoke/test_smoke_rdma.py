@@ -11,7 +11,7 @@ from blink.operate.smoke import rdma_checks
 from blink.operate.smoke.check import Check, Outcome, run_check
 from blink.operate.smoke.context import Context
 from blink.operate.smoke.main import CHECKS, select
-from blink.ring.shm import RingObjects
+from tests.ring.objects import ring_objects
 from tests.ringd.host import Host, host
 from tests.ringd.simulated import SUCCESS, SimQueuePair
 from tests.ringd.test_frontends import LIMITS
@@ -22,7 +22,7 @@ BY_NAME: dict[str, Check[Context]] = {c.name: c for c in rdma_checks.CHECKS}
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     with host(tmp_path) as h:
-        ring = RingObjects.create(tmp_path / "ring", h.config.ring.geometry(), fingerprint=bytes(32), **LIMITS)
+        ring = ring_objects(tmp_path / "ring", h.config.ring.geometry(), fingerprint=bytes(32), **LIMITS)
         ring.publish()
         h.announce(tmp_path / "ring")
         monkeypatch.setattr(rdma_checks, "open_transport", lambda _, partition: h.transport(partition))

@@ -1,4 +1,4 @@
-"""The token reader: the one task of a worker that polls the ring."""
+"""The one task of a worker that polls the ring."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from blink.frontend.errors import unavailable
 from blink.frontend.tracker import RequestTracker
 from blink.ring.client import RingClient
 
-# The local profile shares its cores with the model, so the reader sleeps as long as it may.
+# The local profile shares its cores with the model, so the poller sleeps as long as it may.
 FLOOR_S = 0.001  # uvloop's timers count whole milliseconds
 BUSY_S = 0.008  # longest pause while tokens are expected
 IDLE_S = 0.25  # pause without requests: a look at the heartbeat, and our own beat
@@ -39,7 +39,7 @@ class Pace:
         return self._pause
 
 
-class TokenReader:
+class RingPoller:
     """Polls ``client`` and hands its updates to ``tracker`` until cancelled.
 
     One cycle is one bounded poll; text is made of tokens by the requests' own tasks. Streams fail once the scheduler

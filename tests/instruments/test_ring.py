@@ -20,7 +20,7 @@ from blink.instruments.ring_setup import configure, missing
 from blink.instruments.ring_synthetic import COUNT, WIDTH, SyntheticRing, answer, text, write_model
 from blink.model.prepared import PreparedModel
 from blink.ring.client import RingClient
-from tests.appliance import run_blink, wait_for
+from tests.appliance import call_blink, wait_for
 from tests.ringd.host import host
 
 PROMPT, TOKENS = 3, 6
@@ -103,7 +103,7 @@ def test_the_synthetic_model_says_what_the_engine_counts(tmp_path: Path) -> None
     ],
 )
 def test_bad_numbers_are_refused(arguments: tuple[str, ...], field: str) -> None:
-    result = run_blink("bench", "ring", *arguments)
+    result = call_blink("bench", "ring", *arguments)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith(f"blink: {field}")
     assert len(result.stderr.splitlines()) == 1
