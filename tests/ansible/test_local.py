@@ -28,8 +28,8 @@ def health(port: int) -> int:
     return httpx.get(f"http://127.0.0.1:{port}/health", timeout=10, trust_env=False).status_code
 
 
-def test_check_mode_needs_nothing_installed_and_changes_nothing(deployed: Deployed, tmp_path: Path) -> None:
-    state, port = tmp_path / "state", free_port()
+def test_check_mode_needs_nothing_installed_and_changes_nothing(deployed: Deployed) -> None:
+    state, port = deployed.state_dir.parent / "foretold", free_port()
     run = deployed.run("site.yml", "--check", "--diff", blink_state_dir=str(state), blink_http_port=port)
     run.require()
     assert run.count("changed") > 0

@@ -23,7 +23,9 @@ def missing() -> str:
         if not shutil.which(tool)
     ]
     if tools:
-        return f"throwaway machines need {' '.join(tools)}"
+        return (
+            f"throwaway machines need {' '.join(tools)} (of Debian's systemd-container, gnupg, procps and util-linux)"
+        )
     if "\toverlay\n" not in Path("/proc/filesystems").read_text():
         return "throwaway machines need overlayfs"
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False, timeout=10).returncode != 0:
