@@ -101,7 +101,7 @@ def _packed(fig: Figure, y: float, kind: str, structs: tuple[Struct, ...]) -> No
         assert field.word is not None
         y += 32
         fig.text(OBJECT[0], y, field.name, "code")
-        at = x
+        at: float = x
         for bits in field.word.fields:
             width = w * bits.width / 64
             name = f"~{bits.inverse_of}" if bits.inverse_of else bits.name
