@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ PAGE = ROOT / "docs/roles.md"
 HEAD = """\
 # Roles
 
-Written by `make generate` from the roles' `meta/argument_specs.yml` and `defaults/main.yml`; `make lint` compares.
+Written by `make generate` from `roles/*/meta/argument_specs.yml` and `roles/*/defaults/main.yml`; `make lint`
+compares.
 [development.md](development.md#provisioning) says how roles are written, [provisioning.md](provisioning.md) and
 [fleet.md](fleet.md) what they are for. Variables without a prefix of a role's are the inventory's.
 
@@ -26,6 +28,7 @@ A role returns at most one dictionary, named after it: `NAME_result`. A set of t
 `tasks_from`.
 """
 LONGEST = 60
+WIDTH = 120
 
 
 def one_line(text: object) -> str:
@@ -70,7 +73,7 @@ def entry(name: str, spec: dict[str, Any], defaults: dict[str, Any], shown: list
     table = rows(spec.get("options", {}), defaults)
     if table and table in shown:
         lines.append("Variables: as above.")
-    out = [" ".join(lines), ""]
+    out = [textwrap.fill(" ".join(lines), WIDTH, break_long_words=False, break_on_hyphens=False), ""]
     if table and table not in shown:
         shown.append(table)
         out += ["| variable | type | default | required | what |", "| --- | --- | --- | --- | --- |", *table, ""]
