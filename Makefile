@@ -84,8 +84,9 @@ lint: $(VENV)/.dev ## check style, types, playbooks and generated files
 format: $(VENV)/.dev ## rewrite Python and C++ in the project's style
 	@scripts/lint --fix
 
-generate: $(VENV)/.dev ## write the C headers and the lists in roles that come from Python
+generate: $(VENV)/.dev ## write what comes from Python: C headers, figures, lists and tables of roles
 	@python -m blink.generate
+	@python scripts/roles.py
 
 lock: $(VENV)/.dev ## resolve requirements/*.txt anew
 	@scripts/lock

@@ -15,12 +15,13 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from blink import limits
 from blink.errors import BlinkError
 from blink.registry import DRIVERS, ENGINES
 from blink.ring.layout import EXTENT_ALIGN, Geometry
 
 MIB = 1 << 20
-Buckets = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(max_length=512)]
+Buckets = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(max_length=limits.BUCKETS)]
 
 
 def one_of(table: Mapping[str, object]) -> Callable[[object], str]:
@@ -115,12 +116,12 @@ class EngineConfig(_Section):
     kind: Annotated[str, BeforeValidator(one_of(ENGINES))] = Field(
         default="reference", description="synthetic answers with hashes, on a GPU: to measure all but the model"
     )
-    lanes: Annotated[int, Field(ge=1, le=1024)] = 8
+    lanes: Annotated[int, Field(ge=1, le=limits.LANES)] = 8
     queue: Annotated[int, Field(ge=1, le=8192)] = Field(default=16, description="requests that may wait for a lane")
-    page_tokens: Annotated[int, Field(ge=1, le=1024)] = 16
+    page_tokens: Annotated[int, Field(ge=1, le=limits.PAGE_TOKENS)] = 16
     pages: Annotated[int, Field(ge=2)] = 512
-    max_context: Annotated[int, Field(ge=2)] = 4096
-    batch_tokens: Annotated[int, Field(ge=1)] = Field(
+    max_context: Annotated[int, Field(ge=2, le=limits.CONTEXT)] = 4096
+    batch_tokens: Annotated[int, Field(ge=1, le=limits.BATCH_TOKENS)] = Field(
         default=256, description="packed tokens of the largest prefill step"
     )
     threads: Annotated[int, Field(ge=1)] | None = Field(default=None, description="CPU threads of the reference engine")
@@ -176,7 +177,7 @@ class FrontendConfig(_Section):
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=1, le=65535)] = 8000
-    workers: Annotated[int, Field(ge=1, le=64)] = 1
+    workers: Annotated[int, Field(ge=1, le=limits.PARTITIONS)] = 1
     api_keys_file: Path | None = Field(default=None, description="one key per line; required when host is not loopback")
     tls_cert: Path | None = None
     tls_key: Path | None = None

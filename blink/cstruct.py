@@ -1,8 +1,8 @@
 """Memory layouts that Python and C++ share: described once here, emitted as C headers.
 
-A layout is a :class:`Struct` (named fields at explicit offsets) or a :class:`Buffers` (a table of pointers to
-arrays whose shapes depend on a configuration). Python reads them through NumPy dtypes; C++ through the header
-that :func:`render_header` writes.
+A layout is a :class:`Struct` (named fields at explicit offsets), a :class:`Buffers` (a table of pointers to arrays
+whose shapes depend on a configuration), a packed word (:mod:`blink.bitfields`) or a :class:`Linear` (a size that grows
+with a count). Python reads them through NumPy dtypes; C++ through the header that :func:`render_header` writes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, Union
 
 import numpy as np
+
+from blink.bitfields import Word, render_word
 
 _C_TYPES = {
     "u8": ("uint8_t", 1, "<u1"),
@@ -50,7 +52,8 @@ class Field:
     """One field of a :class:`Struct`.
 
     ``type`` is one of u8, u16, u32, u64, i32, f32, a pointer in C ("const float *"), or a struct or a table of pointers
-    by value; ``offset`` is in bytes from the start of the struct; ``count`` above 1 makes it an array.
+    by value; ``offset`` is in bytes from the start of the struct; ``count`` above 1 makes it an array; ``word`` says
+    how a u64 is packed.
     """
 
     offset: int
@@ -58,6 +61,12 @@ class Field:
     name: str
     doc: str = ""
     count: int = 1
+    word: Word | None = None
+
+    @property
+    def about(self) -> str:
+        """What the documentation says of the field."""
+        return self.doc if self.word is None else self.word.about()
 
     @property
     def size(self) -> int:
@@ -117,7 +126,7 @@ class Struct:
                 out.append(f"    uint8_t reserved{pad}[{f.offset - end}];")
                 pad += 1
             array = f"[{f.count}]" if f.count > 1 else ""
-            comment = f"  /* {f.doc} */" if f.doc else ""
+            comment = f"  /* {f.about} */" if f.about else ""
             gap = "" if c_type(f.type).name.endswith("*") else " "
             out.append(f"    {c_type(f.type).name}{gap}{f.name}{array};{comment}")
             end = f.offset + f.size
@@ -171,8 +180,48 @@ class Buffers:
         return "\n".join(out)
 
 
+@dataclass(frozen=True)
+class Linear:
+    """A size that grows with counts: ``base`` plus ``terms`` (name → factor), rounded up to a multiple of ``align``."""
+
+    name: str
+    base: int
+    terms: Mapping[str, int]
+    align: int = 1
+    doc: str = ""
+
+    def __call__(self, **counts: int) -> int:
+        """The size for these counts. Raises KeyError where one is missing."""
+        size = self.base + sum(factor * counts[name] for name, factor in self.terms.items())
+        return -(-size // self.align) * self.align
+
+    def render(self) -> str:
+        """C++ text of the function; BLINK_HD is the header's."""
+        parameters = ", ".join(f"uint64_t {name}" for name in self.terms)
+        sizes = " + ".join([str(self.base), *(f"{factor} * {name}" for name, factor in self.terms.items())])
+        if self.align != 1:
+            sizes = f"({sizes} + {self.align - 1}) / {self.align} * {self.align}"
+        comment = [f"/* {self.doc} */"] if self.doc else []
+        return "\n".join([*comment, f"BLINK_HD uint64_t {self.name}({parameters}) {{ return {sizes}; }}"])
+
+
+_FUNCTIONS = """#ifndef BLINK_HD
+#ifdef __CUDACC__
+#define BLINK_HD __host__ __device__ inline
+#else
+#define BLINK_HD inline
+#endif
+#endif"""
+
+Part = Struct | Buffers | Linear | Word
+
+
 def render_header(
-    source: str, guard: str, enums: Mapping[str, Mapping[str, int]], parts: Sequence[Struct | Buffers]
+    source: str,
+    guard: str,
+    enums: Mapping[str, Mapping[str, int]],
+    parts: Sequence[Part],
+    includes: Sequence[str] = (),
 ) -> str:
     """C++ header with ``enums`` (prefix → names → values) and ``parts``; its banner names ``source``."""
     lines = [
@@ -182,6 +231,8 @@ def render_header(
         "#ifndef __CUDACC_RTC__",
         "#include <cstdint>",
         "#endif",
+        *(f'#include "{name}"' for name in includes),
+        *([_FUNCTIONS] if any(isinstance(part, Linear | type) for part in parts) else []),
         "namespace blink {",
     ]
     for prefix, values in enums.items():
@@ -190,6 +241,6 @@ def render_header(
             ctype = "uint64_t" if value > 0xFFFFFFFF else "uint32_t"
             lines.append(f"constexpr {ctype} {prefix}_{name} = {value:#x};")
     for part in parts:
-        lines += ["", part.render()]
+        lines += ["", render_word(part) if isinstance(part, type) else part.render()]
     lines += ["", "}  // namespace blink", f"#endif  // {guard}", ""]
     return "\n".join(lines)

@@ -11,14 +11,14 @@ from pathlib import Path
 from blink.config import ApplianceConfig
 
 
-def drain_file(config: ApplianceConfig) -> Path:
-    """The file that is there while the appliance is drained; its text is the reason."""
-    return config.instance.run_dir / "drain"
+def drain_file(run_dir: Path) -> Path:
+    """The file that is there while the appliance of ``run_dir`` is drained; its text is the reason."""
+    return run_dir / "drain"
 
 
 def drain_reason(config: ApplianceConfig) -> str | None:
     """Why the appliance is drained; None where it is not."""
-    file = drain_file(config)
+    file = drain_file(config.instance.run_dir)
     try:
         return file.read_text(encoding="utf-8").strip() or "no reason was given"
     except FileNotFoundError:

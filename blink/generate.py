@@ -1,4 +1,4 @@
-"""Write what comes from Python: C headers, and lists in roles. `python -m blink.generate [--check]`."""
+"""Write what comes from Python: C headers, lists in roles, figures. `python -m blink.generate [--check]`."""
 
 from __future__ import annotations
 
@@ -13,40 +13,41 @@ from blink.engine.seam import batch
 from blink.engine.synthetic import layout as synthetic
 from blink.ring import layout
 from blink.role_lists import role_files
+from docs.figures import figures
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def headers() -> dict[str, str]:
     """File name → text of every generated header."""
-    ring = render_header("blink/ring/layout.py", "BLINK_RING_LAYOUT_H", layout.header_enums(), layout.STRUCTS)
-    seam = render_header("blink/engine/seam/batch.py", "BLINK_BATCH_LAYOUT_H", batch.header_enums(), batch.PARTS)
-    seam = _including(seam, "ring/layout.h")
-    drivers = render_header("blink/backend/gpu/loop_layout.py", "BLINK_LOOP_LAYOUT_H", loop.CONSTANTS, loop.PARTS)
-    drivers = _including(drivers, "seam/batch_layout.h")
-    made_up = render_header(
-        "blink/engine/synthetic/layout.py", "BLINK_SYNTHETIC_LAYOUT_H", synthetic.CONSTANTS, synthetic.STRUCTS
+    ring = render_header("blink/ring/layout.py", "BLINK_RING_LAYOUT_H", layout.header_enums(), layout.PARTS)
+    seam = render_header(
+        "blink/engine/seam/batch.py", "BLINK_BATCH_LAYOUT_H", batch.header_enums(), batch.PARTS, ["ring/layout.h"]
     )
-    kernels = render_header("blink/engine/native/layout.py", "BLINK_NATIVE_LAYOUT_H", native.CONSTANTS, native.STRUCTS)
-    kernels = _including(kernels, "native/types.cuh", "seam/batch_layout.h")
+    drivers = render_header(
+        "blink/backend/gpu/loop_layout.py", "BLINK_LOOP_LAYOUT_H", loop.CONSTANTS, loop.PARTS, ["seam/batch_layout.h"]
+    )
+    made_up = render_header(
+        "blink/engine/synthetic/layout.py", "BLINK_SYNTHETIC_LAYOUT_H", synthetic.CONSTANTS, synthetic.STRUCTS,
+        ["seam/batch_layout.h"],
+    )  # fmt: skip
+    kernels = render_header(
+        "blink/engine/native/layout.py", "BLINK_NATIVE_LAYOUT_H", native.CONSTANTS, native.STRUCTS,
+        ["native/types.cuh", "seam/batch_layout.h"],
+    )  # fmt: skip
     kernels = kernels.replace("\n}  // namespace blink", f"\n{native.linear_macro()}\n}}  // namespace blink")
     return {
         "ring/layout.h": ring,
         "seam/batch_layout.h": seam,
         "drivers/loop_layout.h": drivers,
         "native/layout.h": kernels,
-        "synthetic/layout.h": _including(made_up, "seam/batch_layout.h"),
+        "synthetic/layout.h": made_up,
     }
-
-
-def _including(header: str, *others: str) -> str:
-    lines = "".join(f'#include "{other}"\n' for other in others)
-    return header.replace("namespace blink {", f"{lines}namespace blink {{", 1)
 
 
 def files() -> dict[str, str]:
     """Name, from the checkout on, → text of every file that is generated, or has generated lines."""
-    return {f"kernels/{name}": text for name, text in headers().items()} | role_files(ROOT)
+    return {f"kernels/{name}": text for name, text in headers().items()} | role_files(ROOT) | figures()
 
 
 def main() -> int:

@@ -9,8 +9,8 @@ from blink.backend.shutdown import Stoppable, StopSignals
 from blink.config import ApplianceConfig
 from blink.notify import notify
 from blink.ring.announce import AnnouncedRing
-from blink.ring.choose import announced
 from blink.ring.layout import Geometry
+from blink.ring_access import announced
 
 BUDGET_STEPS = 4
 """A batch may last this many times what the warm-up foretells of the largest: other work may share the machine."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 from blink.backend.exclusive import RingLock
@@ -12,6 +13,7 @@ from blink.backend.setup import Setup
 from blink.backend.shutdown import StopSignals
 from blink.config import ApplianceConfig
 from blink.errors import BlinkError
+from blink.output import write_json
 from blink.registry import ENGINES, require_engine
 
 
@@ -35,18 +37,22 @@ def check(config: ApplianceConfig) -> int:
     return 0
 
 
-def inspect_graphs(config: ApplianceConfig, *, check: bool) -> int:
+def inspect_graphs(config: ApplianceConfig, *, check: bool, json_path: Path | None = None) -> int:
     """Capture, inspect and try every graph of ``config`` and write down what was seen, unless that is up to date.
 
-    With ``check`` only say whether it is. Returns the exit code. Raises BlinkError where a graph is unfit.
+    With ``check`` only say whether it is, also to ``json_path``: {"differs": [what]}. Returns the exit code. Raises
+    BlinkError where a graph is unfit.
     """
     _log()
     if not config.engine.on_gpu:
-        print(f"engine.kind {config.engine.kind} has no graphs: nothing to do")
+        if str(json_path) != "-":
+            print(f"engine.kind {config.engine.kind} has no graphs: nothing to do")
+        if check and json_path is not None:
+            write_json(json_path, {"differs": []})
         return 0
     graphs = _half(config).graphs
     if check:
-        return int(graphs.check(Setup(config)))
+        return int(graphs.check(Setup(config), json_path))
     with RingLock(config.instance.ring_dir):
         return int(graphs.inspect(Setup(config)))
 

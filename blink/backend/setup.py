@@ -12,6 +12,7 @@ from blink.errors import BlinkError
 from blink.model.prepared import PreparedModel
 from blink.model.spec import ModelSpec
 from blink.ring.header import Header
+from blink.ring.shares import queue_cap, share_of
 from blink.ring.shm import RingObjects
 
 
@@ -48,23 +49,22 @@ class Setup:
         return "bfloat16" if stored == "bfloat16" else "float16"
 
     def _scheduling(self) -> SchedulerConfig:
-        # Every partition has an equal share of the records, so that the operator's takes none from the workers.
         engine = self.config.engine
-        share = -(-(engine.lanes + engine.queue) // self.config.frontend.workers)
         try:
             return SchedulerConfig.for_engine(
-                engine, self.spec.vocab, self.model.eos_ids, records=share * self.config.ring.partitions
+                engine, self.spec.vocab, self.model.eos_ids, records=self._share * self.config.ring.partitions
             )
         except ValueError as e:
             raise BlinkError(f"{self.config.model.path}: {e}", "prepare a checkpoint that keeps to it") from None
 
+    @property
+    def _share(self) -> int:
+        return share_of(self.config.engine.lanes + self.config.engine.queue, self.config.frontend.workers)
+
     def header(self) -> Header:
         """The ring's header, of a new epoch."""
-        partitions = self.config.ring.partitions
-        workers = self.scheduling.records // partitions * (partitions - 1)  # the rest is the operator's
-        return self.scheduling.header(
-            self.config.ring.geometry(), queue_cap=workers, fingerprint=self.model.fingerprint
-        )
+        cap = queue_cap(self._share, self.config.ring.partitions)
+        return self.scheduling.header(self.config.ring.geometry(), queue_cap=cap, fingerprint=self.model.fingerprint)
 
     def shared_ring(self) -> RingObjects:
         """The ring in shared memory, unpublished. Raises BlinkError where it finds no room."""

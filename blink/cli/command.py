@@ -30,7 +30,7 @@ def actions(parser: Command) -> Commands:
     return parser.add_subparsers(dest=f"{name}_command", required=True, metavar="ACTION")
 
 
-def with_config(parser: Command, *, required: bool = True) -> None:
+def with_config(parser: argparse._ActionsContainer, *, required: bool = True) -> None:
     """Add ``--config``."""
     parser.add_argument(
         "--config", type=Path, required=required, metavar="FILE", help="the appliance's TOML file, written by site.yml"

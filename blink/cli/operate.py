@@ -115,7 +115,11 @@ def drain(commands: Commands) -> None:
         description="Make GET /ready answer 503, so that load balancers send no new requests, and wait until none "
         "runs. What still comes meanwhile is served. It lasts over restarts, until `blink undrain`.",
     )
-    with_config(parser)
+    what = parser.add_mutually_exclusive_group(required=True)
+    with_config(what, required=False)
+    what.add_argument(
+        "--mark", type=Path, metavar="DIR", help="of the run directory DIR, which has no configuration yet; do not wait"
+    )
     parser.add_argument("--reason", default="an operator's command", metavar="TEXT", help="what GET /ready says")
     parser.add_argument(
         "--settle", type=float, default=5.0, metavar="S", help="seconds that load balancers need to notice (5)"
@@ -126,8 +130,11 @@ def drain(commands: Commands) -> None:
 
 def _drain(args: argparse.Namespace) -> int:
     from blink.config import load_config
-    from blink.operate.drain import drain
+    from blink.operate.drain import drain, mark
 
+    if args.mark is not None:
+        mark(args.mark, args.reason)
+        return 0
     return drain(load_config(args.config), reason=args.reason, settle_s=args.settle, timeout_s=args.timeout)
 
 
@@ -135,6 +142,7 @@ def undrain(commands: Commands) -> None:
     """``blink undrain``."""
     parser = commands.add_parser("undrain", help="take requests again")
     with_config(parser)
+    with_json(parser)
     parser.set_defaults(run=_undrain)
 
 
@@ -142,4 +150,4 @@ def _undrain(args: argparse.Namespace) -> int:
     from blink.config import load_config
     from blink.operate.drain import undrain
 
-    return undrain(load_config(args.config))
+    return undrain(load_config(args.config), json_path=args.json)

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from blink.cli.command import Commands, actions
+from blink.output import with_json, write_json
 
 
 def model(commands: Commands) -> None:
@@ -53,13 +54,14 @@ def inventory(commands: Commands) -> None:
     check.add_argument(
         "-i", "--inventory", type=Path, action="append", required=True, metavar="PATH", help="may be repeated"
     )
+    with_json(check)
     check.set_defaults(run=_inventory_check)
 
 
 def _inventory_check(args: argparse.Namespace) -> int:
     from blink.inventory.check import run
 
-    return run(args.inventory)
+    return run(args.inventory, json_path=args.json)
 
 
 def config(commands: Commands) -> None:
@@ -80,7 +82,9 @@ def _config_check(args: argparse.Namespace) -> int:
 
 def version(commands: Commands) -> None:
     """``blink version``."""
-    commands.add_parser("version", help="print version and release id").set_defaults(run=_version)
+    parser = commands.add_parser("version", help="print version and release id")
+    with_json(parser)
+    parser.set_defaults(run=_version)
 
 
 def _version(args: argparse.Namespace) -> int:
@@ -88,5 +92,9 @@ def _version(args: argparse.Namespace) -> int:
 
     from blink.release import release_id
 
-    print(f"blink {version('blink-serve')} release {release_id()}")
+    found = {"version": version("blink-serve"), "release": release_id()}
+    if str(args.json) != "-":
+        print(f"blink {found['version']} release {found['release']}")
+    if args.json is not None:
+        write_json(args.json, found)
     return 0

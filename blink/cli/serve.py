@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from blink.cli.command import Commands, with_config
+from blink.errors import BlinkError
 
 
 def backend(commands: Commands) -> None:
@@ -23,6 +25,9 @@ def backend(commands: Commands) -> None:
         help="capture, inspect and try every graph of a GPU engine, write their manifest, and exit; does nothing where "
         "it is up to date, which --check with this only reports",
     )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="with --prepare --check: also write what differs as JSON; - is stdout"
+    )
     parser.set_defaults(run=_backend)
 
 
@@ -31,8 +36,10 @@ def _backend(args: argparse.Namespace) -> int:
     from blink.backend.server import main as serve
     from blink.config import load_config
 
+    if args.json is not None and not (args.prepare and args.check):
+        raise BlinkError("--json has nothing to write", "give it with --prepare --check")
     if args.prepare:
-        return inspect_graphs(load_config(args.config), check=args.check)
+        return inspect_graphs(load_config(args.config), check=args.check, json_path=args.json)
     return (check if args.check else serve)(load_config(args.config))
 
 

@@ -17,11 +17,11 @@ from blink.frontend.prompts import PromptBuilder
 from blink.frontend.tracker import RequestTracker, hop_of
 from blink.model.chat import ChatTemplate
 from blink.model.prepared import PreparedModel
-from blink.ring.choose import open_transport
 from blink.ring.client import RingClient
 from blink.ring.counters import Counters
 from blink.ring.header import Header
 from blink.ring.lease import PartitionLease
+from blink.ring_access import open_transport
 
 COUNTERS_S = 1.0  # how long a scrape waits for the scheduler's counters
 RELEASE_S = 2.0  # how long a stopping worker waits for the scheduler to confirm its last cancels

@@ -19,9 +19,9 @@ from blink.instruments.ring_setup import configure, folder, missing, ringd
 from blink.instruments.ring_sse import Reading
 from blink.instruments.ring_synthetic import SyntheticRing
 from blink.output import write_json
-from blink.ring.choose import announced, open_transport
 from blink.ring.client import RingClient
 from blink.ring.lease import PartitionLease
+from blink.ring_access import announced, open_transport
 
 TRANSPORTS = ("shm", "verbs")
 ROUNDS = 8

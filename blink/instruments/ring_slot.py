@@ -11,7 +11,7 @@ from blink.errors import BlinkError
 from blink.ring.layout import COMMAND, F_HEAD, STATUS, Geometry, State
 from blink.ring.request import SubmitRequest
 from blink.ring.transport import Bytes
-from blink.ring.words import next_seq, pack_checked, pack_commit, unpack_w0
+from blink.ring.words import W0, Bell, Commit, next_seq
 
 
 class RingSlot:
@@ -35,18 +35,19 @@ class RingSlot:
         for at, data in ((geometry.in_off, words.tobytes()), (geometry.request_off, record)):
             self._f[at : at + len(data)] = np.frombuffer(data, np.uint8)
         self._store(F_HEAD.offset("alive"), self._gen)
-        self._store(geometry.cmd_off + COMMAND.offset("commit"), pack_commit(self._gen, self._seq))
+        self._store(geometry.cmd_off + COMMAND.offset("commit"), Commit.pack(gen=self._gen, seq=self._seq))
         deadline, first = time.monotonic() + timeout_s, 0.0
         started = time.perf_counter()
-        self._store(F_HEAD.offset("db"), pack_checked(self._seq))
+        self._store(F_HEAD.offset("db"), Bell.pack(seq=self._seq))
         while True:
-            status = unpack_w0(core.load_acquire(self._status))
-            if status.gen16 == self._gen and status.tokens and not first:
+            status = W0(core.load_acquire(self._status))
+            if status.gen == self._gen and status.count and not first:
                 first = time.perf_counter()
-            if status.gen16 == self._gen and status.state == State.DECODE_COMPLETED:
+            if status.gen == self._gen and status.state == State.DECODE_COMPLETED:
                 return 1e6 * (first - started)
             if time.monotonic() > deadline:
-                raise BlinkError(f"waited {timeout_s:g} s for the end of a request: {status}", "look at docs/gpu.md")
+                where = f"state {status.state}, {status.count} tokens"
+                raise BlinkError(f"waited {timeout_s:g} s for the end of a request: {where}", "look at docs/gpu.md")
 
     def _store(self, offset: int, value: int) -> None:
         core.store_release(self._f.ctypes.data + offset, value)

@@ -27,10 +27,10 @@ from blink.engine.seam.batch import Kind
 from blink.engine.seam.buffers import BatchBuffers
 from blink.model.manifest import build_manifest
 from blink.model.progress import Progress
-from blink.ring.choose import announced
 from blink.ring.layout import F_HEAD
 from blink.ring.shm import RingObjects
 from blink.ring.words import MASK32
+from blink.ring_access import announced
 
 COUNT = 10_000
 EOS = COUNT

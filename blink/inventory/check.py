@@ -11,10 +11,14 @@ from blink.inventory.hardware import check_hardware
 from blink.inventory.pairs import check_pairs
 from blink.inventory.rollout import check_rollout
 from blink.inventory.secrets import check_secrets
+from blink.output import write_json
 
 
-def run(sources: list[Path]) -> int:
-    """Print the faults of the inventory of ``sources``; 0 where it has none, else 1. Raises BlinkError."""
+def run(sources: list[Path], *, json_path: Path | None = None) -> int:
+    """Print the faults of the inventory of ``sources``; 0 where it has none, else 1. Raises BlinkError.
+
+    ``json_path`` is told too: {"faults": [line], "appliances": number, "machines": number, "inventory": hash}.
+    """
     try:
         # First, since it names a file that is no YAML, which Ansible does not.
         readable = list(check_secrets(sources))
@@ -22,12 +26,17 @@ def run(sources: list[Path]) -> int:
         found = [*check_pairs(inventory), *check_hardware(inventory), *check_rollout(inventory), *readable]
     except BlinkError as e:
         raise BlinkError(f"inventory {' '.join(map(str, sources))}: {e.cause}", e.remedy) from None
-    for fault in found:
+    appliances = inventory.appliances()
+    machines = len({host for appliance in appliances for host in appliance.members})
+    if json_path is not None:
+        size = {"appliances": len(appliances), "machines": machines}
+        write_json(json_path, {"faults": [str(fault) for fault in found], **size, "inventory": inventory.digest})
+    shown = str(json_path) != "-"
+    for fault in found if shown else ():
         print(fault)
     if found:
         print(f"blink: {len(found)} faults in inventory {' '.join(map(str, sources))}", file=sys.stderr)
         return 1
-    appliances = inventory.appliances()
-    machines = len({host for appliance in appliances for host in appliance.members})
-    print(f"{len(appliances)} appliances, {machines} machines: no fault; inventory {inventory.digest}")
+    if shown:
+        print(f"{len(appliances)} appliances, {machines} machines: no fault; inventory {inventory.digest}")
     return 0

@@ -14,11 +14,9 @@ TOPOLOGIES = ("same_card", "remote_dpu")
 GPU_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 BDF = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE)
 SERIAL = re.compile(r"[A-Za-z0-9]{6,}")
-RSHIM = re.compile(r"rshim\d+")
 FIELDS = (
     ("serial", SERIAL, "as `mlxvpd -d BDF` prints it"),
     ("bdf", BDF, "such as 0000:0d:00.0, as lspci prints it on the machine that holds the card"),
-    ("rshim", RSHIM, "such as rshim0, below /dev on the machine that holds the card"),
 )
 
 
@@ -49,7 +47,7 @@ def _check_card(inventory: Inventory, appliance: Appliance, topology: str) -> It
         yield Fault(
             appliance.name,
             "blink_card is missing",
-            "set it: {serial: …, bdf: …, rshim: …, rshim_via: …} (docs/fleet.md)",
+            "set it: {serial: …, bdf: …, rshim_via: …} (docs/fleet.md)",
         )
         return
     for name, pattern, example in FIELDS:
@@ -101,9 +99,8 @@ def _identities(inventory: Inventory, appliance: Appliance) -> Iterator[tuple[st
         via = card.get("rshim_via")
         if card.get("serial"):
             yield "blink_card.serial", str(card["serial"]).upper(), card["serial"]
-        for name in ("bdf", "rshim"):
-            if card.get(name):
-                yield f"blink_card.{name}", f"{via} {card[name]}".lower(), f"{card[name]} of {via}"
+        if card.get("bdf"):
+            yield "blink_card.bdf", f"{via} {card['bdf']}".lower(), f"{card['bdf']} of {via}"
     if variables.get("blink_gpu_uuid"):
         yield "blink_gpu_uuid", str(variables["blink_gpu_uuid"]).lower(), variables["blink_gpu_uuid"]
     net: Any = variables.get("blink_ring_net")

@@ -9,10 +9,10 @@ from blink.config import ApplianceConfig
 from blink.drained import drain_reason
 from blink.errors import BlinkError
 from blink.output import write_json
-from blink.ring.choose import open_transport
 from blink.ring.health import phase_name
 from blink.ring.layout import Counter, Phase
 from blink.ring.observe import Observer
+from blink.ring_access import open_transport
 
 SHOWN = (
     Counter.STEPS,

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from blink.ring.layout import HEADER, Counter, Reason
+from blink.ring.layout import COUNTERS, HEADER, Counter, Reason
 from blink.ring.transport import Bytes
 
-_COUNT = HEADER.dtype()["counters"].shape[0]
 _OFFSET = HEADER.offset("counters")
 
 
 def parse_counters(data: Bytes) -> tuple[int, ...]:
     """The counters in H, u8, shape [PAGE]."""
-    return tuple(np.frombuffer(data.tobytes(), "<u8", count=_COUNT, offset=_OFFSET).tolist())
+    return tuple(np.frombuffer(data.tobytes(), "<u8", count=COUNTERS, offset=_OFFSET).tolist())
 
 
 @dataclass(frozen=True)

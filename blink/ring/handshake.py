@@ -17,8 +17,8 @@ import struct
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from blink import limits
 from blink.ring.keys import Key, KeyRing
-from blink.ring.layout import MAX_PARTITIONS
 from blink.ring.transport import Region
 
 MAGIC = b"BLNKRDMA"
@@ -292,7 +292,7 @@ class ServerHandshake:
             raise HandshakeError("no frontend of this appliance: the first bytes are wrong")
         if version != VERSION:
             raise HandshakeError(f"the frontend speaks version {version} of the handshake, this blink-ringd {VERSION}")
-        if partition >= MAX_PARTITIONS:
+        if partition >= limits.PARTITIONS:
             raise HandshakeError(f"partition {partition} does not exist")
         self.hello = Hello(_enum(Access, access), partition)
         key = self._keys.find(key_id)

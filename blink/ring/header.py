@@ -8,6 +8,7 @@ import numpy as np
 
 from blink.errors import BlinkError
 from blink.ring.layout import HEADER, MAGIC, VERSION, Geometry
+from blink.ring.shares import worker_share
 from blink.ring.transport import Bytes
 
 _DTYPE = HEADER.dtype()
@@ -31,11 +32,8 @@ class Header:
 
     @property
     def share(self) -> int:
-        """Requests that one worker may have outstanding: its part of the scheduler's queue.
-
-        The last of several partitions is the operator's, for checks, and gets no part set aside.
-        """
-        return max(1, self.queue_cap // max(1, self.geometry.parts - 1))
+        """Requests that one worker may have outstanding: its part of the scheduler's queue."""
+        return worker_share(self.queue_cap, self.geometry.parts)
 
     def _offsets(self) -> dict[str, int]:
         g = self.geometry

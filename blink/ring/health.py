@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blink.ring.layout import Phase
+from blink.ring.words import Activity
 
 STALL_S = 2.0
 
@@ -53,14 +54,14 @@ class Pulse:
         self._changed = self._read = 0.0
         self._budget_s = 0.0
 
-    def beat(self, beat: int, phase: int, budget_ms: int, now: float) -> None:
+    def beat(self, beat: int, activity: Activity, now: float) -> None:
         """Take in the head of G_p as read at ``now``."""
         if now - self._read > STALL_S:  # nobody looked meanwhile, so the beat may have moved
             self._changed = now
         if beat != self._beat:
             self._beat, self._changed = beat, now
-        self.phase = known_phase(phase)
-        self._budget_s = budget_ms / 1000
+        self.phase = known_phase(activity.phase)
+        self._budget_s = activity.budget_ms / 1000
         self._read = now
 
     def resume(self, now: float) -> None:

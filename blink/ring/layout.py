@@ -16,15 +16,18 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from blink.cstruct import Field, Struct
+from blink import limits
+from blink.cstruct import Field, Linear, Struct
+from blink.ring.words import HINT_TOKEN_LIMIT, W0, W1, W2, WORDS, Activity, Bell, Cancel, Commit
 
 MAGIC = 0x31474E524B4E4C42  # "BLNKRNG1"
 VERSION = 2
 PAGE = 4096
 EXTENT_ALIGN = 64
-MAX_PARTITIONS = 64
 LOGPROBS_MAX = 20
-HINT_TOKEN_LIMIT = 1 << 20
+STOP_INLINE = 4
+"""Stop ids in the request record itself; more are in the extension."""
+COUNTERS = 128
 
 
 class State(enum.IntEnum):
@@ -153,7 +156,7 @@ HEADER = Struct(
         Field(0x090, "u32", "ext_words", "longest extension, in 32-bit words"),
         Field(0x094, "u32", "page_tokens"),
         Field(0x098, "u32", "pages"),
-        Field(0x400, "u64", "counters", "see Counter", 128),
+        Field(0x400, "u64", "counters", "see Counter", COUNTERS),
     ),
     "H: written by the host before launch, then by the scheduler; remote read only",
 )
@@ -165,8 +168,7 @@ G_HEAD = Struct(
         Field(0x00, "u64", "epoch"),
         Field(0x08, "u64", "pub_seq", "grows whenever a status of this partition changes"),
         Field(0x10, "u64", "beat", "grows every scheduler step"),
-        Field(0x18, "u32", "phase"),
-        Field(0x1C, "u32", "budget_ms", "how long the phase may last without a beat"),
+        Field(0x18, "u64", "activity", word=Activity),
         Field(0x20, "u64", "db_seen"),
         Field(0x28, "u64", "torn"),
     ),
@@ -177,9 +179,9 @@ STATUS = Struct(
     "RingStatus",
     24,
     (
-        Field(0, "u64", "w0", "gen16 << 48 | state8 << 40 | reason8 << 32 | count32; one store"),
-        Field(8, "u64", "w1", "last20 << 44 | prev20 << 24 | count16 << 8 | gen8: a hint, the last two tokens inline"),
-        Field(16, "u64", "w2", "gen4 << 60 | rest30 << 30 | first30: times of a request that ended, in µs"),
+        Field(0, "u64", "w0", word=W0),
+        Field(8, "u64", "w1", word=W1),
+        Field(16, "u64", "w2", word=W2),
     ),
     "status of a slot, written by the scheduler",
 )
@@ -188,7 +190,7 @@ F_HEAD = Struct(
     "RingFHead",
     0x40,
     (
-        Field(0x00, "u64", "db", "seq32 | ~seq32 << 32: every commit up to seq is complete"),
+        Field(0x00, "u64", "db", word=Bell),
         Field(0x08, "u64", "alive", "grows while the worker lives"),
     ),
     "head of F_p, written by worker p",
@@ -198,8 +200,8 @@ COMMAND = Struct(
     "RingCommand",
     16,
     (
-        Field(0, "u64", "commit", "gen32 | seq32 << 32"),
-        Field(8, "u64", "cancel", "gen32 | ~gen32 << 32"),
+        Field(0, "u64", "commit", word=Commit),
+        Field(8, "u64", "cancel", word=Cancel),
     ),
     "commands for a slot, written by worker p",
 )
@@ -214,7 +216,7 @@ REQUEST = Struct(
         Field(0x10, "u32", "prompt_len", "tokens"),
         Field(0x14, "u32", "max_tokens"),
         Field(0x18, "u64", "out_off", "from the start of G_p; u32 token i at out_off + 4 i"),
-        Field(0x20, "u64", "lp_off", "from the start of G_p; LogprobRecord i at lp_off + i * stride(lp_n)"),
+        Field(0x20, "u64", "lp_off", "from the start of G_p; logprob record i at lp_off + i * logprob_stride(lp_n)"),
         Field(0x28, "u32", "out_cap", "tokens that fit behind out_off, and records behind lp_off; >= max_tokens"),
         Field(0x2C, "u32", "flags"),
         Field(0x30, "f32", "temperature", "0 is greedy"),
@@ -226,8 +228,8 @@ REQUEST = Struct(
         Field(0x48, "f32", "repetition", "1 changes nothing"),
         Field(0x4C, "u32", "n_stop", "stop ids in stop[]; more in the extension"),
         Field(0x50, "u64", "seed"),
-        Field(0x58, "u32", "stop", "", 4),
-        Field(0x68, "u32", "ext_off", "from the start of F_p; see EXT below"),
+        Field(0x58, "u32", "stop", "", STOP_INLINE),
+        Field(0x68, "u32", "ext_off", "from the start of F_p; see docs/protocol.md, Extension"),
         Field(0x6C, "u32", "ext_words"),
         Field(0x70, "u32", "deadline_ms", "from the first scan that sees the request; 0 is none"),
         Field(0x74, "u16", "lp_n", "alternatives per token, 0 to 20; only with LOGPROBS"),
@@ -237,7 +239,17 @@ REQUEST = Struct(
     ),
     "a request, written by worker p; the scheduler copies it, then validates the copy",
 )
-# EXT, in 32-bit words: [n_stop, n_bias, stop id[n_stop], (token id, float32 bits)[n_bias]]
+
+EXTENSION_STOP = 2
+"""32-bit words of an extension before its stop ids: n_stop and n_bias."""
+EXTENSION_PAIR = 2
+"""32-bit words of one entry of an extension's logit bias, which follow the stop ids: token id, bits of a float32."""
+EXTENSION_WORDS = Linear(
+    "extension_words",
+    EXTENSION_STOP,
+    {"n_stop": 1, "n_bias": EXTENSION_PAIR},
+    doc="32-bit words of an extension: n_stop, n_bias, stop id[n_stop], (token id, bits of a float32)[n_bias]",
+)
 
 LOGPROB = Struct(
     "RingLogprob",
@@ -251,12 +263,27 @@ LOGPROB = Struct(
     "a logprob record as the engine leaves it; in the output arena it is packed to chosen, n, ids[lp_n], values[lp_n]",
 )
 
+LOGPROB_STRIDE = Linear(
+    "logprob_stride",
+    LOGPROB.offset("ids"),
+    {"lp_n": 8},
+    doc="bytes of one packed logprob record in the output arena with lp_n alternatives per token",
+)
+REQUEST_OFF = Linear(
+    "request_off",
+    F_HEAD.size,
+    {"slots_per_part": COMMAND.size},
+    REQUEST.size,
+    "of request[0] within F_p: behind the commands",
+)
+
 STRUCTS = (HEADER, G_HEAD, STATUS, F_HEAD, COMMAND, REQUEST, LOGPROB)
+PARTS = (*WORDS, *STRUCTS, EXTENSION_WORDS, LOGPROB_STRIDE, REQUEST_OFF)
 
 
 def logprob_stride(lp_n: int) -> int:
     """Bytes of one packed logprob record in the output arena with ``lp_n`` alternatives per token."""
-    return 8 + 8 * lp_n
+    return LOGPROB_STRIDE(lp_n=lp_n)
 
 
 def _up(value: int, align: int) -> int:
@@ -277,10 +304,10 @@ class Geometry:
     output_bytes: int = 16 << 20
 
     def __post_init__(self) -> None:
-        if not 1 <= self.parts <= MAX_PARTITIONS:
-            raise ValueError(f"parts: {self.parts} is not between 1 and {MAX_PARTITIONS}")
-        if self.slots < self.parts or self.slots % self.parts or self.slots > 1 << 16:
-            raise ValueError(f"slots: {self.slots} is not a multiple of parts ({self.parts}) up to 65536")
+        if not 1 <= self.parts <= limits.PARTITIONS:
+            raise ValueError(f"parts: {self.parts} is not between 1 and {limits.PARTITIONS}")
+        if self.slots < self.parts or self.slots % self.parts or self.slots > limits.SLOTS:
+            raise ValueError(f"slots: {self.slots} is not a multiple of parts ({self.parts}) up to {limits.SLOTS}")
         for name in ("input_bytes", "output_bytes"):
             value = getattr(self, name)
             if value < PAGE or value % EXTENT_ALIGN or value > 1 << 31:
@@ -319,7 +346,7 @@ class Geometry:
     @property
     def request_off(self) -> int:
         """Of request[0] within F_p."""
-        return _up(self.cmd_off + self.slots_per_part * COMMAND.size, REQUEST.size)
+        return REQUEST_OFF(slots_per_part=self.slots_per_part)
 
     @property
     def in_off(self) -> int:
@@ -345,9 +372,10 @@ class Geometry:
 def header_enums() -> dict[str, dict[str, int]]:
     """The constants that the C header carries."""
     return {
-        "RING": {"MAGIC": MAGIC, "VERSION": VERSION, "MAX_PARTITIONS": MAX_PARTITIONS, "EXTENT_ALIGN": EXTENT_ALIGN,
-                 "LOGPROBS_MAX": LOGPROBS_MAX, "HINT_TOKEN_LIMIT": HINT_TOKEN_LIMIT,
-                 "STATUS_OFF": G_HEAD.size, "CMD_OFF": F_HEAD.size},
+        "RING": {"MAGIC": MAGIC, "VERSION": VERSION, "MAX_PARTITIONS": limits.PARTITIONS, "MAX_SLOTS": limits.SLOTS,
+                 "EXTENT_ALIGN": EXTENT_ALIGN, "LOGPROBS_MAX": LOGPROBS_MAX, "HINT_TOKEN_LIMIT": HINT_TOKEN_LIMIT,
+                 "STOP_INLINE": STOP_INLINE, "COUNTERS": COUNTERS, "EXTENSION_STOP": EXTENSION_STOP,
+                 "EXTENSION_PAIR": EXTENSION_PAIR, "STATUS_OFF": G_HEAD.size, "CMD_OFF": F_HEAD.size},
         "STATE": {s.name: s.value for s in State},
         "REASON": {r.name: r.value for r in Reason},
         "FLAG": {f.name or "": f.value for f in Flag},

@@ -7,17 +7,14 @@ depends on time. Recovery follows docs/protocol.md.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from blink.errors import BlinkError
-from blink.ring.doorbell import Doorbell
 from blink.ring.header import Header
-from blink.ring.layout import COMMAND, F_HEAD, PAGE, STATUS
-from blink.ring.partition import Partition
-from blink.ring.recovery import Chain, Survey, reconcile, take_over
-from blink.ring.stream import Outbox
+from blink.ring.layout import COMMAND, PAGE, STATUS
+from blink.ring.recovery import Survey
+from blink.ring.stream import Chain
 from blink.ring.transport import Bytes, LinkState, Region, Transport
-from blink.ring.words import after, pack_checked
 from blink.ring.work import WorkQueue
 
 RETRY_S = 0.1  # between attempts to connect
@@ -37,25 +34,27 @@ class Stage(enum.Enum):
 
 
 class Link:
-    """The link, and what is known of the ring at its other end.
+    """The link, and the ``header`` of the ring at its other end; None while no epoch is attached.
 
-    ``header`` and ``partition`` are None while no epoch is attached; ``alive`` is the value of the alive word.
-    ``on_up`` is called whenever the link has come up, ``on_down`` whenever it was lost and with it all work
-    outstanding, ``on_end`` when an epoch has ended. Streams fail ``timeout_s`` after the link went down.
+    Before the link comes up, ``on_survey`` gets what was found in the ring, and says which chains complete what was
+    interrupted; when they have landed, ``on_repaired`` gets the doorbell as found, and says what is to be rung, or
+    nothing. ``on_up`` is called whenever the link has come up, ``on_down`` whenever it was lost and with it all work
+    outstanding. ``on_overdue`` gets, once a cycle, why a link has been down for more than ``timeout_s``; ``on_end``,
+    why an epoch has ended.
     """
 
     def __init__(
-        self, transport: Transport, work: WorkQueue, outbox: Outbox, fingerprint: bytes | None, timeout_s: float,
-        *, on_up: Callable[[], None], on_down: Callable[[], None], on_end: Callable[[], None],
+        self, transport: Transport, work: WorkQueue, fingerprint: bytes | None, timeout_s: float, *,
+        on_survey: Callable[[Header, Survey], Sequence[Chain]], on_repaired: Callable[[int], Chain],
+        on_up: Callable[[], None], on_down: Callable[[], None],
+        on_overdue: Callable[[str], None], on_end: Callable[[str], None],
     ) -> None:  # fmt: skip
-        self._transport, self._work, self._outbox = transport, work, outbox
+        self._transport, self._work = transport, work
         self._fingerprint, self._timeout = fingerprint, timeout_s
-        self._on_up, self._on_down, self._on_end = on_up, on_down, on_end
+        self._on_survey, self._on_repaired = on_survey, on_repaired
+        self._on_up, self._on_down, self._on_overdue, self._on_end = on_up, on_down, on_overdue, on_end
         self.stage = Stage.DOWN
         self.header: Header | None = None
-        self.partition: Partition | None = None
-        self.doorbell = Doorbell()
-        self.alive = 0
         self._why = ""
         self._now = self._retry_at = self._deadline = 0.0
         self._cut_at: float | None = None
@@ -83,7 +82,7 @@ class Link:
         self._deadline = self._now + ANSWER_S
 
     def keep(self, now: float) -> None:
-        """Notice a loss, give up on streams whose link is down for long, and connect."""
+        """Notice a loss, say where it lasts, and connect."""
         if now - self._now > 1.0:  # nobody polled, so nothing could have been answered
             self._deadline += now - self._now
         self._now = now
@@ -96,7 +95,7 @@ class Link:
             if self._transport.state is LinkState.GONE:
                 self._end_epoch(self._transport.detail)
             if self._cut_at is not None and now - self._cut_at > self._timeout:
-                self._fail_all(f"the link was down for {self._timeout:.0f} s ({self._why})")
+                self._on_overdue(f"the link was down for {self._timeout:.0f} s ({self._why})")
             if now >= self._retry_at:
                 self._connect()
 
@@ -105,9 +104,6 @@ class Link:
         self.stage, self._why = Stage.DOWN, why
         self._cut_at = self._now if self._cut_at is None else self._cut_at
         self._work.void()
-        self.doorbell.in_flight = False
-        for stream in self.partition.streams.values() if self.partition else ():
-            stream.tickets, stream.fetch = 0, None
         self._on_down()
 
     def close(self) -> None:
@@ -115,21 +111,6 @@ class Link:
         self._transport.close()
         self._work.void()
         self.stage, self._why, self._retry_at = Stage.DOWN, "closed", float("inf")
-
-    def ring(self) -> None:
-        """Write the doorbell if a chain has completed that it does not cover."""
-        value = self.doorbell.next()
-        if value is not None:
-            self._write_doorbell(value)
-
-    def _write_doorbell(self, value: int) -> None:
-        def rung() -> None:
-            self.doorbell.in_flight = False
-            if self.stage is Stage.RING:
-                self._go_up()
-
-        self.doorbell.in_flight = True
-        self._work.write([(F_HEAD.offset("db"), pack_checked(value).to_bytes(8, "little"))], rung)
 
     def _connect(self) -> None:
         self._retry_at = self._now + RETRY_S
@@ -188,14 +169,10 @@ class Link:
         survey = Survey.parse(self.header, self._survey[Region.G], self._survey[Region.F])
         if survey.epoch != self.header.epoch:
             return self._refuse("the ring in place has another epoch than its header")
-        if self.partition is None:
-            self.partition, plan = take_over(self.header, survey)
-            self.alive = survey.alive
-        else:
-            plan = reconcile(self.partition, survey)
+        plan = self._on_survey(self.header, survey)
         self._repairs = len(plan)
         self._enter(Stage.REPAIR)
-        for _, chain in plan:
+        for chain in plan:
             self._repair(chain, survey.db)
         if not plan:
             self._repaired(survey.db)
@@ -210,16 +187,10 @@ class Link:
         self._work.write(chain, landed)
 
     def _repaired(self, db: int) -> None:
-        """Every known commit is whole now, so the doorbell may cover them all."""
-        partition = self.partition
-        assert partition is not None
-        for stream in list(partition.streams.values()):
-            stream.in_ring, stream.chain = True, []
-            partition.settle(stream)
-        self.doorbell.all_covered()
-        if after(partition.seq, db):
+        bell = self._on_repaired(db)
+        if bell:
             self._enter(Stage.RING)
-            self._write_doorbell(partition.seq)
+            self._work.write(bell, self._go_up)
         else:
             self._go_up()
 
@@ -229,14 +200,7 @@ class Link:
         self._on_up()
 
     def _end_epoch(self, why: str) -> None:
-        """Forget the partition: its ring is gone for good."""
+        """Forget the ring: it is gone for good."""
         if self.header is not None:
-            self._fail_all(f"{why} while this request was in flight")
-            self.partition = self.header = None
-            self._on_end()
-
-    def _fail_all(self, error: str) -> None:
-        for stream in self.partition.streams.values() if self.partition else ():
-            if not stream.lost and not stream.finished:
-                stream.cancelled = True
-                self._outbox.fail(stream, error)
+            self.header = None
+            self._on_end(f"{why} while this request was in flight")

@@ -13,6 +13,7 @@ from blink.ring.header import Header
 from blink.ring.health import known_phase, stall_after_s
 from blink.ring.layout import G_HEAD, HEADER, Phase
 from blink.ring.transport import Bytes, LinkState, Region, Transport
+from blink.ring.words import Activity
 
 READ_TIMEOUT_S = 5.0
 _G_HEAD = G_HEAD.dtype()
@@ -73,12 +74,13 @@ class Observer:
         header = Header.decode(raw, "the ring")
         if int(head["epoch"]) != header.epoch:
             raise BlinkError("the partition's epoch is not the ring's", "the backend wrote a broken ring; restart it")
+        activity = Activity(head["activity"])
         return Observation(
             parse_counters(raw),
             header,
-            known_phase(int(head["phase"])),
+            known_phase(activity.phase),
             int(head["beat"]),
-            int(head["budget_ms"]) / 1000,
+            activity.budget_ms / 1000,
         )
 
     def wait_for_beat(self) -> float | None:

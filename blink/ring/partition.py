@@ -11,7 +11,7 @@ from blink.ring.header import Header
 from blink.ring.layout import COMMAND, REQUEST
 from blink.ring.request import SubmitRequest
 from blink.ring.slots import SlotTracker
-from blink.ring.stream import Handle, Stream
+from blink.ring.stream import Handle, Life, Stream
 
 
 class Partition:
@@ -58,24 +58,27 @@ class Partition:
             raise
         gen = (int(self.slots.gens[slot]) + 1) & words.MASK32
         self.seq = words.next_seq(self.seq)
-        handle = Handle(self.header.epoch, slot, gen)
-        stream = Stream(slot, gen, self.seq, handle, request, prompt_off, out_off)
-        stream.chain = [
+        chain = [
             (prompt_off, payload.tobytes()),
             (self.request_off(slot), request.encode(gen, self.seq, payload, prompt_off, out_off)),
-            self.commit_write(stream),
+            self.commit_write(slot, gen, self.seq),
         ]
+        handle = Handle(self.header.epoch, slot, gen)
+        stream = Stream(
+            slot, gen, self.seq,
+            handle=handle, request=request, prompt_off=prompt_off, out_off=out_off, chain=chain,
+        )  # fmt: skip
         self.slots.gens[slot] = gen
         self.add(stream)
         return stream
 
-    def commit_write(self, stream: Stream) -> tuple[int, bytes]:
-        """The write of a stream's commit word."""
-        return self.commit_off(stream.slot), words.pack_commit(stream.gen, stream.seq).to_bytes(8, "little")
+    def commit_write(self, slot: int, gen: int, seq: int) -> tuple[int, bytes]:
+        """The write of a commit word."""
+        return self.commit_off(slot), words.Commit.pack(gen=gen, seq=seq).to_bytes(8, "little")
 
-    def cancel_write(self, stream: Stream) -> tuple[int, bytes]:
-        """The write of a stream's cancel word."""
-        return self.cancel_off(stream.slot), words.pack_checked(stream.gen).to_bytes(8, "little")
+    def cancel_write(self, slot: int, gen: int) -> tuple[int, bytes]:
+        """The write of a cancel word."""
+        return self.cancel_off(slot), words.Cancel.pack(gen=gen).to_bytes(8, "little")
 
     def add(self, stream: Stream) -> None:
         """Note that ``stream`` occupies its slot."""
@@ -85,7 +88,7 @@ class Partition:
 
     def settle(self, stream: Stream) -> None:
         """Free slot and extents, once, when the stream has finished and no work request can touch them."""
-        if not stream.finished or stream.tickets or self.streams.get(stream.slot) is not stream:
+        if stream.life is not Life.FINISHED or stream.tickets or self.streams.get(stream.slot) is not stream:
             return
         del self.streams[stream.slot]
         self.slots.release(stream.slot)

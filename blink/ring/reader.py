@@ -1,4 +1,4 @@
-"""The token reader: finds what changed in the status slab and delivers tokens in order, each once.
+"""The ring's reader: finds what changed in the status slab and delivers tokens in order, each once.
 
 Whatever the scheduler wrote is checked before use: a count never exceeds what was asked for and never shrinks, reads
 stay within the request's own extents, tokens lie within the vocabulary. A violation fails that request alone.
@@ -12,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from blink.ring import words
-from blink.ring.layout import HINT_TOKEN_LIMIT, STATUS, Reason, State, logprob_stride
+from blink.ring.layout import STATUS, Reason, State, logprob_stride
 from blink.ring.partition import Partition
-from blink.ring.stream import Fetch, Outbox, Stream, TokenLogprob, parse_logprobs
+from blink.ring.request import SubmitRequest
+from blink.ring.stream import Fetch, Life, Outbox, Stream, TokenLogprob, parse_logprobs
 from blink.ring.transport import Bytes, Channel, Region
+from blink.ring.words import HINT_TOKEN_LIMIT, W0, W1
 from blink.ring.work import WorkQueue
 
 FETCH_TOKENS = 4096  # most tokens that one arena read asks for
@@ -27,7 +29,7 @@ _REASONS = {int(r) for r in Reason} - {Reason.NONE}
 class Reader:
     """Delivers the output of one partition's streams into an :class:`Outbox`.
 
-    ``broken`` is called with each stream whose status cannot be true, after it was failed.
+    ``broken`` is called with each stream whose status cannot be true, before its user is told.
     """
 
     def __init__(self, partition: Partition, work: WorkQueue, outbox: Outbox, broken: Callable[[Stream], None]) -> None:
@@ -40,7 +42,7 @@ class Reader:
     def forget(self) -> None:
         """Look at every occupied slot again at the next slab."""
         for stream in self._partition.streams.values():
-            stream.fetch = None
+            stream.end_fetch()
         self._seen.fill(0xFFFF_FFFF_FFFF_FFFF)
 
     def slab(self, status: npt.NDArray[np.uint64]) -> None:
@@ -57,8 +59,8 @@ class Reader:
         self._seen[changed] = w0[changed]
         for slot, (a, b, c) in zip(changed.tolist(), status[changed].tolist(), strict=True):
             stream = self._partition.streams[slot]
-            if a >> 48 == stream.gen & 0xFFFF:
-                stream.latest = (a, b, c)
+            if W0(a).gen == stream.gen & W0.gen.limit:
+                stream.saw(a, b, c)
                 self._advance(stream)
 
     def _choose(self, changed: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
@@ -71,25 +73,24 @@ class Reader:
         return chosen
 
     def _advance(self, stream: Stream) -> None:
-        if stream.fetch is not None or stream.finished:
+        if stream.fetch is not None or stream.life is Life.FINISHED:
             return
-        w0, w1, w2 = stream.latest
-        _, state, reason, count = words.unpack_w0(w0)
-        if stream.lost or stream.request is None:
+        w0, request = W0(stream.latest[0]), stream.request
+        state, reason, count = w0.state, w0.reason, w0.count
+        if request is None or not stream.awaited:
             if state == State.DECODE_COMPLETED:
                 self._finish(stream)
             return
         if state not in _STATES or (state == State.DECODE_COMPLETED and reason not in _REASONS):
             return self._fail(stream, f"state {state} and reason {reason}")
-        if not stream.have <= count <= stream.request.max_tokens:
-            return self._fail(stream, f"{count} tokens after {stream.have}, of {stream.request.max_tokens} at most")
-        if stream.state != state:
-            stream.state = State(state)
+        if not stream.have <= count <= request.max_tokens:
+            return self._fail(stream, f"{count} tokens after {stream.have}, of {request.max_tokens} at most")
+        if stream.enter(State(state)):
             self._outbox.news(stream)
         if count > stream.have:
-            tokens = self._from_hint(stream, count, w1)
+            tokens = self._from_hint(stream, request, count)
             if tokens is None:
-                return self._fetch(stream, min(count - stream.have, FETCH_TOKENS))
+                return self._fetch(stream, request, min(count - stream.have, FETCH_TOKENS))
             if max(tokens) >= self._partition.header.vocab:
                 return self._fail(stream, "a token outside the vocabulary")
             self._deliver(stream, tokens)
@@ -98,68 +99,58 @@ class Reader:
             update = self._outbox.news(stream)
             if update is not None:
                 update.reason = Reason(reason)
-                update.times = words.unpack_w2(w2, stream.gen)
+                update.times = words.times_of(stream.latest[2], stream.gen)
             self._finish(stream)
         return None
 
-    def _from_hint(self, stream: Stream, count: int, w1: int) -> list[int] | None:
-        new = count - stream.have
-        assert stream.request is not None
-        if not self._hints or new > 2 or stream.request.logprobs is not None:
+    def _from_hint(self, stream: Stream, request: SubmitRequest, count: int) -> list[int] | None:
+        new, w1 = count - stream.have, W1(stream.latest[1])
+        if not self._hints or new > 2 or request.logprobs is not None:
             return None
-        if w1 & 0xFFFFFF != (count & 0xFFFF) << 8 | stream.gen & 0xFF:
+        if w1.count != count & W1.count.limit or w1.gen != stream.gen & W1.gen.limit:
             return None
-        last, prev = w1 >> 44, w1 >> 24 & 0xFFFFF
-        return [last] if new == 1 else [prev, last]
+        return [w1.last] if new == 1 else [w1.prev, w1.last]
 
-    def _fetch(self, stream: Stream, count: int) -> None:
-        request = stream.request
-        assert request is not None
-        stream.fetch = fetch = Fetch(stream.have, count)
-        stream.tickets += 1
+    def _fetch(self, stream: Stream, request: SubmitRequest, count: int) -> None:
+        fetch = stream.begin_fetch(count)
         at = stream.out_off + 4 * fetch.first
 
         def tokens(data: Bytes) -> None:
             fetch.tokens = data.view(np.uint32).tolist()
-            self._arrived(stream, fetch)
+            self._arrived(stream, request, fetch)
 
         self._work.read(Region.G, at, 4 * count, tokens, Channel.TOKENS)
         if request.logprobs is not None:
-            stream.tickets += 1
             stride = logprob_stride(request.logprobs)
 
             def records(data: Bytes) -> None:
                 fetch.records = data.copy()
-                self._arrived(stream, fetch)
+                self._arrived(stream, request, fetch)
 
             at = stream.out_off + request.records_at + fetch.first * stride
             self._work.read(Region.G, at, count * stride, records, Channel.TOKENS)
 
-    def _arrived(self, stream: Stream, fetch: Fetch) -> None:
-        stream.tickets -= 1
-        request = stream.request
-        assert request is not None
+    def _arrived(self, stream: Stream, request: SubmitRequest, fetch: Fetch) -> None:
+        stream.landed()
         if fetch.tokens is None or (request.logprobs is not None and fetch.records is None):
             return
-        stream.fetch = None
-        if not stream.lost:
+        stream.end_fetch()
+        if stream.awaited:
             try:
-                self._take_in(stream, fetch)
+                self._take_in(stream, request, fetch, fetch.tokens)
             except ValueError as e:
                 self._fail(stream, str(e))
         self._advance(stream)
         self._partition.settle(stream)
 
-    def _take_in(self, stream: Stream, fetch: Fetch) -> None:
+    def _take_in(self, stream: Stream, request: SubmitRequest, fetch: Fetch, tokens: list[int]) -> None:
         vocab = self._partition.header.vocab
-        assert fetch.tokens is not None
-        assert stream.request is not None
-        if max(fetch.tokens) >= vocab:
+        if max(tokens) >= vocab:
             raise ValueError("a token outside the vocabulary")
         records = []
-        if fetch.records is not None and stream.request.logprobs is not None:
-            records = parse_logprobs(fetch.records, fetch.count, stream.request.logprobs, vocab)
-        self._deliver(stream, fetch.tokens, records)
+        if fetch.records is not None and request.logprobs is not None:
+            records = parse_logprobs(fetch.records, fetch.count, request.logprobs, vocab)
+        self._deliver(stream, tokens, records)
         self.fetched += fetch.count
 
     def _deliver(self, stream: Stream, tokens: list[int], records: Sequence[TokenLogprob] = ()) -> None:
@@ -168,15 +159,15 @@ class Reader:
             update.tokens += tokens
             if update.logprobs is not None:
                 update.logprobs += records
-        stream.have += len(tokens)
+        stream.deliver(len(tokens))
 
     def _fail(self, stream: Stream, what: str) -> None:
-        self._outbox.fail(stream, f"the scheduler published {what}")
         self._broken(stream)
+        self._outbox.fail(stream, f"the scheduler published {what}")
         self._advance(stream)
 
     def _finish(self, stream: Stream) -> None:
-        stream.finished = True
+        stream.end()
         self._partition.settle(stream)
 
 

@@ -17,11 +17,11 @@ from blink.ring.layout import COMMAND, F_HEAD, G_HEAD, State
 from blink.ring.partition import Partition
 from blink.ring.reader import status_words
 from blink.ring.request import null_request
-from blink.ring.stream import Stream
+from blink.ring.stream import Chain, Life, Stream
 from blink.ring.transport import Bytes
+from blink.ring.words import W0, Commit
 
-_G_HEAD, _F_HEAD = G_HEAD.dtype(), F_HEAD.dtype()
-Chain = list[tuple[int, bytes]]
+_G_HEAD, _F_HEAD, _COMMAND = G_HEAD.dtype(), F_HEAD.dtype(), COMMAND.dtype()
 
 
 @dataclass(frozen=True)
@@ -41,18 +41,19 @@ class Survey:
         geometry, n = header.geometry, header.geometry.slots_per_part
         g_head = g[: G_HEAD.size].view(_G_HEAD)[0]
         f_head = f[: F_HEAD.size].view(_F_HEAD)[0]
-        commands = f[geometry.cmd_off : geometry.cmd_off + n * COMMAND.size].view(np.uint32).reshape(n, 4)
+        commits = f[geometry.cmd_off : geometry.cmd_off + n * COMMAND.size].view(_COMMAND)["commit"]
         return cls(
-            int(g_head["epoch"]), words.unpack_checked(int(f_head["db"])) or 0, int(f_head["alive"]),
-            status_words(g, n, geometry.status_off)[:, 0].copy(), commands[:, 0].copy(), commands[:, 1].copy(),
+            int(g_head["epoch"]), words.rung(int(f_head["db"])) or 0, int(f_head["alive"]),
+            status_words(g, n, geometry.status_off)[:, 0].copy(),
+            Commit.gen.of(commits).astype(np.uint32), Commit.seq.of(commits).astype(np.uint32),
         )  # fmt: skip
 
     @property
     def terminal(self) -> npt.NDArray[np.bool_]:
         """Slots whose committed generation has ended, or that were never used; bool, shape [n]."""
-        state = (self.w0 >> 40) & 0xFF
+        state = W0.state.of(self.w0)
         ended = (state == State.DECODE_COMPLETED) | (state == State.EMPTY)
-        return np.asarray(ended & (self.w0 >> 48 == self.gens & 0xFFFF), np.bool_)
+        return np.asarray(ended & (W0.gen.of(self.w0) == self.gens & W0.gen.limit), np.bool_)
 
 
 def reconcile(partition: Partition, survey: Survey) -> list[tuple[Stream, Chain]]:
@@ -60,12 +61,12 @@ def reconcile(partition: Partition, survey: Survey) -> list[tuple[Stream, Chain]
     plan: list[tuple[Stream, Chain]] = []
     for stream in partition.streams.values():
         slot = stream.slot
-        claimed = int(survey.w0[slot]) >> 48 == stream.gen & 0xFFFF
+        claimed = W0(survey.w0[slot]).gen == stream.gen & W0.gen.limit
         committed = (int(survey.gens[slot]), int(survey.seqs[slot])) == (stream.gen, stream.seq)
-        chain: Chain = []
-        if stream.finished or (committed and survey.terminal[slot]):
+        chain: Chain = ()
+        if stream.life is Life.FINISHED or (committed and survey.terminal[slot]):
             continue
-        if stream.lost:
+        if stream.life is Life.LOST:
             chain = _abandon(partition, stream, committed, survey.db)
         elif not stream.in_ring and not committed:
             chain = stream.chain
@@ -84,7 +85,7 @@ def take_over(header: Header, survey: Survey) -> tuple[Partition, list[tuple[Str
     partition = Partition(header, survey.gens, seq)
     plan: list[tuple[Stream, Chain]] = []
     for slot in np.flatnonzero(~survey.terminal).tolist():
-        stream = Stream(slot, int(survey.gens[slot]), int(survey.seqs[slot]), cancelled=True, lost=True)
+        stream = Stream(slot, int(survey.gens[slot]), int(survey.seqs[slot]))
         partition.add(stream)
         plan.append((stream, _abandon(partition, stream, True, survey.db)))
     return partition, plan
@@ -96,8 +97,12 @@ def _abandon(partition: Partition, stream: Stream, committed: bool, db: int) -> 
     Without a commit in the ring there is no cancel either: should the commit then be lost in a crash, the cancel would
     hit the next request of that generation. The null request ends by itself.
     """
-    chain: Chain = []
+    chain = []
     if words.after(stream.seq, db):
         chain.append((partition.request_off(stream.slot), null_request(stream.gen, stream.seq)))
-    chain.append(partition.cancel_write(stream) if committed else partition.commit_write(stream))
+    chain.append(
+        partition.cancel_write(stream.slot, stream.gen)
+        if committed
+        else partition.commit_write(stream.slot, stream.gen, stream.seq)
+    )
     return chain

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from blink.core import U32, crc32c, words_hash
 from blink.ring.header import Header
-from blink.ring.layout import LOGPROBS_MAX, REQUEST, Flag, logprob_stride
+from blink.ring.layout import LOGPROBS_MAX, REQUEST, STOP_INLINE, Flag, logprob_stride
 
 _DTYPE = REQUEST.dtype()
-_STOP_INLINE = 4
 _CRC_WORDS = REQUEST.offset("crc") // 4
 
 
@@ -46,8 +46,20 @@ class SubmitRequest:
     deadline_ms: int = 0
 
     def words(self) -> U32:
-        """Prompt and extension as they stand in the input arena, u32, shape [prompt + extension]."""
-        more, bias = self.stop_ids[_STOP_INLINE:], self.sampling.logit_bias
+        """Prompt and extension as they stand in the input arena, u32, shape [prompt + extension]; read-only.
+
+        They are made once, since the fields do not change.
+        """
+        return self._words
+
+    @cached_property
+    def _words(self) -> U32:
+        words = self._joined().view()
+        words.flags.writeable = False
+        return words
+
+    def _joined(self) -> U32:
+        more, bias = self.stop_ids[STOP_INLINE:], self.sampling.logit_bias
         prompt = np.ascontiguousarray(self.prompt, np.uint32)
         if not more and not bias:
             return prompt
@@ -113,7 +125,7 @@ class SubmitRequest:
         record["flags"] = flags
         for name in ("temperature", "top_p", "top_k", "min_p", "frequency", "presence", "repetition", "seed"):
             record[name] = getattr(s, name)
-        inline = self.stop_ids[:_STOP_INLINE]
+        inline = self.stop_ids[:STOP_INLINE]
         record["n_stop"], record["stop"][: len(inline)] = len(inline), inline
         record["min_tokens"], record["deadline_ms"] = self.min_tokens, self.deadline_ms
         if len(words) > n:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +13,9 @@ from blink.ring.layout import LOGPROBS_MAX, Reason, State, logprob_stride
 from blink.ring.request import SubmitRequest
 from blink.ring.transport import Bytes
 from blink.ring.words import Times
+
+Chain = Sequence[tuple[int, bytes]]
+"""Writes to F_p, (offset, bytes), that land in any order and complete as one."""
 
 
 class Handle(NamedTuple):
@@ -63,32 +68,152 @@ class Fetch:
     records: Bytes | None = None
 
 
-@dataclass(slots=True, eq=False)
-class Stream:
-    """An occupied slot.
+class Life(enum.Enum):
+    """What an occupied slot is to this client. It only moves down this list."""
 
-    It is *live* while its user waits for it, *lost* when nobody does but the scheduler has not ended it, *finished*
-    when it ended and only completions of its tickets are outstanding. Without ``request`` it belongs to a frontend
-    that is gone. ``have`` counts delivered tokens; ``in_ring`` says that the commit chain has completed.
+    WANTED = enum.auto()
+    """Its user waits for the answer."""
+    CANCELLED = enum.auto()
+    """It is to end, and its user waits for that."""
+    LOST = enum.auto()
+    """Nobody waits for it, and the scheduler has not ended it."""
+    FINISHED = enum.auto()
+    """The scheduler has ended it; completions of its tickets may be outstanding."""
+
+
+class Stream:
+    """An occupied slot: its request, where it is in the ring, and how far it is.
+
+    Only the methods here change it. Without a request it belongs to a frontend that is gone, and nobody waits for it.
+    ``chain`` are the writes of its payload, record and commit.
     """
 
-    slot: int
-    gen: int
-    seq: int
-    handle: Handle | None = None
-    request: SubmitRequest | None = None
-    prompt_off: int = -1
-    out_off: int = -1
-    have: int = 0
-    state: State = State.PREFILL_PENDING
-    in_ring: bool = False
-    cancelled: bool = False
-    lost: bool = False
-    finished: bool = False
-    tickets: int = 0
-    fetch: Fetch | None = None
-    latest: tuple[int, int, int] = (0, 0, 0)  # w0, w1 and w2 as last read
-    chain: list[tuple[int, bytes]] = field(default_factory=list)  # until in_ring
+    __slots__ = (
+        "_chain", "_fetch", "_have", "_in_ring", "_latest", "_life", "_state", "_tickets",
+        "gen", "handle", "out_off", "prompt_off", "request", "seq", "slot",
+    )  # fmt: skip
+
+    def __init__(
+        self, slot: int, gen: int, seq: int, *, handle: Handle | None = None, request: SubmitRequest | None = None,
+        prompt_off: int = -1, out_off: int = -1, chain: Chain = (),
+    ) -> None:  # fmt: skip
+        self.slot, self.gen, self.seq = slot, gen, seq
+        self.handle, self.request = handle, request
+        self.prompt_off, self.out_off = prompt_off, out_off
+        self._chain = chain
+        self._life = Life.LOST if request is None else Life.WANTED
+        self._state = State.PREFILL_PENDING
+        self._in_ring = False
+        self._have = self._tickets = 0
+        self._fetch: Fetch | None = None
+        self._latest = (0, 0, 0)
+
+    @property
+    def life(self) -> Life:
+        """What it is to this client."""
+        return self._life
+
+    @property
+    def awaited(self) -> bool:
+        """Whether its user waits for news."""
+        return self._life in (Life.WANTED, Life.CANCELLED)
+
+    @property
+    def unwanted(self) -> bool:
+        """Whether the scheduler is to end it, and has not."""
+        return self._life in (Life.CANCELLED, Life.LOST)
+
+    @property
+    def in_ring(self) -> bool:
+        """Whether its chain has completed."""
+        return self._in_ring
+
+    @property
+    def chain(self) -> Chain:
+        """The writes of its chain; empty once that has completed."""
+        return self._chain
+
+    @property
+    def tickets(self) -> int:
+        """Work requests outstanding that touch its slot or extents."""
+        return self._tickets
+
+    @property
+    def have(self) -> int:
+        """Tokens delivered."""
+        return self._have
+
+    @property
+    def state(self) -> State:
+        """The last state that the scheduler published."""
+        return self._state
+
+    @property
+    def latest(self) -> tuple[int, int, int]:
+        """w0, w1 and w2 as last read."""
+        return self._latest
+
+    @property
+    def fetch(self) -> Fetch | None:
+        """The read of tokens that is outstanding."""
+        return self._fetch
+
+    def posted(self) -> None:
+        """A work request that touches it was posted."""
+        self._tickets += 1
+
+    def landed(self) -> None:
+        """One of its work requests has completed."""
+        self._tickets -= 1
+
+    def committed(self) -> None:
+        """Its chain is complete in the ring."""
+        self._in_ring, self._chain = True, ()
+
+    def cut(self) -> None:
+        """The link was lost, and with it all its work requests."""
+        self._tickets, self._fetch = 0, None
+
+    def saw(self, w0: int, w1: int, w2: int) -> None:
+        """Its status was read."""
+        self._latest = (w0, w1, w2)
+
+    def enter(self, state: State) -> bool:
+        """The scheduler published ``state``; whether that is news."""
+        news = state is not self._state
+        self._state = state
+        return news
+
+    def begin_fetch(self, count: int) -> Fetch:
+        """The next ``count`` tokens, and their logprobs if asked for, are being read."""
+        assert self.request is not None
+        self._fetch = Fetch(self._have, count)
+        self._tickets += 1 + (self.request.logprobs is not None)
+        return self._fetch
+
+    def end_fetch(self) -> None:
+        """The read is over, or does not count."""
+        self._fetch = None
+
+    def deliver(self, count: int) -> None:
+        """``count`` more tokens were delivered, or dropped since nobody waits for them."""
+        self._have += count
+
+    def cancel(self) -> bool:
+        """It is to end; whether that was not known before."""
+        news = self._life is Life.WANTED
+        if news:
+            self._life = Life.CANCELLED
+        return news
+
+    def fail(self) -> None:
+        """Nobody waits for it any more; the slot stays occupied until the scheduler has ended it."""
+        if self._life is not Life.FINISHED:
+            self._life = Life.LOST
+
+    def end(self) -> None:
+        """The scheduler has ended it."""
+        self._life = Life.FINISHED
 
 
 def parse_logprobs(data: Bytes, count: int, lp_n: int, vocab: int) -> list[TokenLogprob]:
@@ -115,8 +240,8 @@ class Outbox:
         self._updates: dict[Stream, Update] = {}
 
     def news(self, stream: Stream) -> Update | None:
-        """The update of a live ``stream``, to be filled in; None where nobody waits for the stream."""
-        if stream.handle is None or stream.lost or stream.finished:
+        """The update of ``stream``, to be filled in; None where nobody waits for it."""
+        if stream.handle is None or not stream.awaited:
             return None
         update = self._updates.get(stream)
         if update is None:
@@ -127,11 +252,11 @@ class Outbox:
         return update
 
     def fail(self, stream: Stream, error: str) -> None:
-        """End a live ``stream`` for its user; the slot stays occupied until the scheduler has ended it."""
+        """End ``stream`` for its user with ``error``."""
         update = self.news(stream)
         if update is not None:
             update.error = error
-        stream.lost = True
+        stream.fail()
 
     def take(self) -> list[Update]:
         """Hand the collected updates over."""

@@ -1,20 +1,78 @@
-"""Words of the ring as Python integers; ``kernels/ring/words.h`` is the same for the scheduler."""
+"""The packed words of the ring, and the arithmetic of its sequence numbers.
+
+Each word is declared here and nowhere else: kernels/ring/layout.h and docs/protocol.md are made of it.
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from blink.bitfields import Bits, PackedWord
+
 MASK32 = 0xFFFFFFFF
-TIME_LIMIT_US = (1 << 30) - 1
 
 
-class Status(NamedTuple):
-    """A decoded w0. ``state`` and ``reason`` are raw numbers: the scheduler is not trusted to send known ones."""
+class W0(PackedWord):
+    """state and reason of a slot, and how many tokens its answer has; one store.
 
-    gen16: int
-    state: int
-    reason: int
-    tokens: int
+    Readers do not trust the scheduler to send known states and reasons.
+    """
+
+    gen = Bits(16)
+    state = Bits(8)
+    reason = Bits(8)
+    count = Bits(32)
+
+
+class W1(PackedWord):
+    """a hint, the last two of count tokens inline."""
+
+    last = Bits(20)
+    prev = Bits(20)
+    count = Bits(16)
+    gen = Bits(8)
+
+
+class W2(PackedWord):
+    """times of a request that ended, in µs: until its first token, and the rest until its last."""
+
+    gen = Bits(4)
+    rest = Bits(30, saturates=True)
+    first = Bits(30, saturates=True)
+
+
+class Commit(PackedWord):
+    """a request of generation gen is in its slot."""
+
+    seq = Bits(32)
+    gen = Bits(32)
+
+
+class Bell(PackedWord):
+    """every commit up to seq is complete."""
+
+    check = Bits(32, inverse_of="seq")
+    seq = Bits(32)
+
+
+class Cancel(PackedWord):
+    """generation gen of the slot is to end."""
+
+    check = Bits(32, inverse_of="gen")
+    gen = Bits(32)
+
+
+class Activity(PackedWord):
+    """what the scheduler does (see Phase), and how long that may last without a beat, in ms."""
+
+    budget_ms = Bits(32)
+    phase = Bits(32)
+
+
+WORDS = (W0, W1, W2, Commit, Bell, Cancel, Activity)
+
+HINT_TOKEN_LIMIT = W1.last.limit + 1
+"""Tokens from here on fit no hint."""
 
 
 class Times(NamedTuple):
@@ -28,47 +86,16 @@ class Times(NamedTuple):
     last_us: int
 
 
-def pack_w0(gen: int, state: int, reason: int, count: int) -> int:
-    """The status word of generation ``gen``."""
-    return (gen & 0xFFFF) << 48 | state << 40 | reason << 32 | count
-
-
-def unpack_w0(w0: int) -> Status:
-    """Fields of a status word."""
-    return Status(w0 >> 48, w0 >> 40 & 0xFF, w0 >> 32 & 0xFF, w0 & MASK32)
-
-
-def pack_w1(gen: int, count: int, last: int, prev: int) -> int:
-    """The hint word: the last two of ``count`` tokens, each below 2**20."""
-    return (last & 0xFFFFF) << 44 | (prev & 0xFFFFF) << 24 | (count & 0xFFFF) << 8 | gen & 0xFF
-
-
-def pack_w2(gen: int, times: Times) -> int:
-    """The word of times."""
-    first = min(times.first_us, TIME_LIMIT_US)
-    return (gen & 0xF) << 60 | min(times.last_us - times.first_us, TIME_LIMIT_US) << 30 | first
-
-
-def unpack_w2(w2: int, gen: int) -> Times | None:
+def times_of(w2: int, gen: int) -> Times | None:
     """The times of generation ``gen``, or None where the word is still that of the generation before."""
-    first = w2 & TIME_LIMIT_US
-    return Times(first, first + (w2 >> 30 & TIME_LIMIT_US)) if w2 >> 60 == gen & 0xF else None
+    word = W2(w2)
+    return Times(word.first, word.first + word.rest) if word.gen == gen & W2.gen.limit else None
 
 
-def pack_checked(value: int) -> int:
-    """A 32-bit value beside its complement: doorbell and cancel."""
-    return (~value & MASK32) << 32 | value
-
-
-def unpack_checked(word: int) -> int | None:
-    """The value of a checked word, or None where it was never written or does not match its complement."""
-    value = word & MASK32
-    return value if word >> 32 == ~value & MASK32 else None
-
-
-def pack_commit(gen: int, seq: int) -> int:
-    """The commit word of a request."""
-    return seq << 32 | gen
+def rung(db: int) -> int | None:
+    """The sequence number of a doorbell, or None where it was never rung or is damaged."""
+    word = Bell(db)
+    return word.seq if word.intact else None
 
 
 def next_seq(seq: int) -> int:

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "ring/words.h"
+#include "ring/hash.h"
 
 using namespace blink;
 

@@ -4,14 +4,26 @@
 #ifndef __CUDACC_RTC__
 #include <cstdint>
 #endif
+#ifndef BLINK_HD
+#ifdef __CUDACC__
+#define BLINK_HD __host__ __device__ inline
+#else
+#define BLINK_HD inline
+#endif
+#endif
 namespace blink {
 
 constexpr uint64_t RING_MAGIC = 0x31474e524b4e4c42;
 constexpr uint32_t RING_VERSION = 0x2;
 constexpr uint32_t RING_MAX_PARTITIONS = 0x40;
+constexpr uint32_t RING_MAX_SLOTS = 0x10000;
 constexpr uint32_t RING_EXTENT_ALIGN = 0x40;
 constexpr uint32_t RING_LOGPROBS_MAX = 0x14;
 constexpr uint32_t RING_HINT_TOKEN_LIMIT = 0x100000;
+constexpr uint32_t RING_STOP_INLINE = 0x4;
+constexpr uint32_t RING_COUNTERS = 0x80;
+constexpr uint32_t RING_EXTENSION_STOP = 0x2;
+constexpr uint32_t RING_EXTENSION_PAIR = 0x2;
 constexpr uint32_t RING_STATUS_OFF = 0x40;
 constexpr uint32_t RING_CMD_OFF = 0x40;
 
@@ -74,6 +86,70 @@ constexpr uint32_t COUNTER_PUBLISHES = 0x14;
 constexpr uint32_t COUNTER_DOORBELL_BAD = 0x15;
 constexpr uint32_t COUNTER_FINISHED_BASE = 0x20;
 
+/* gen16 ‖ state8 ‖ reason8 ‖ count32: state and reason of a slot, and how many tokens its answer has; one store */
+struct W0 {
+    BLINK_HD static uint64_t put_gen(uint64_t v) { return (v & 0xffffu) << 48; }
+    BLINK_HD static uint32_t gen(uint64_t word) { return (uint32_t)(word >> 48) & 0xffffu; }
+    BLINK_HD static uint64_t put_state(uint64_t v) { return (v & 0xffu) << 40; }
+    BLINK_HD static uint32_t state(uint64_t word) { return (uint32_t)(word >> 40) & 0xffu; }
+    BLINK_HD static uint64_t put_reason(uint64_t v) { return (v & 0xffu) << 32; }
+    BLINK_HD static uint32_t reason(uint64_t word) { return (uint32_t)(word >> 32) & 0xffu; }
+    BLINK_HD static uint64_t put_count(uint64_t v) { return (v & 0xffffffffu) << 0; }
+    BLINK_HD static uint32_t count(uint64_t word) { return (uint32_t)(word >> 0) & 0xffffffffu; }
+};
+
+/* last20 ‖ prev20 ‖ count16 ‖ gen8: a hint, the last two of count tokens inline */
+struct W1 {
+    BLINK_HD static uint64_t put_last(uint64_t v) { return (v & 0xfffffu) << 44; }
+    BLINK_HD static uint32_t last(uint64_t word) { return (uint32_t)(word >> 44) & 0xfffffu; }
+    BLINK_HD static uint64_t put_prev(uint64_t v) { return (v & 0xfffffu) << 24; }
+    BLINK_HD static uint32_t prev(uint64_t word) { return (uint32_t)(word >> 24) & 0xfffffu; }
+    BLINK_HD static uint64_t put_count(uint64_t v) { return (v & 0xffffu) << 8; }
+    BLINK_HD static uint32_t count(uint64_t word) { return (uint32_t)(word >> 8) & 0xffffu; }
+    BLINK_HD static uint64_t put_gen(uint64_t v) { return (v & 0xffu) << 0; }
+    BLINK_HD static uint32_t gen(uint64_t word) { return (uint32_t)(word >> 0) & 0xffu; }
+};
+
+/* gen4 ‖ rest30 ‖ first30: times of a request that ended, in µs: until its first token, and the rest until its last */
+struct W2 {
+    BLINK_HD static uint64_t put_gen(uint64_t v) { return (v & 0xfu) << 60; }
+    BLINK_HD static uint32_t gen(uint64_t word) { return (uint32_t)(word >> 60) & 0xfu; }
+    BLINK_HD static uint64_t put_rest(uint64_t v) { return (v > 0x3fffffffu ? 0x3fffffffu : v) << 30; }
+    BLINK_HD static uint32_t rest(uint64_t word) { return (uint32_t)(word >> 30) & 0x3fffffffu; }
+    BLINK_HD static uint64_t put_first(uint64_t v) { return (v > 0x3fffffffu ? 0x3fffffffu : v) << 0; }
+    BLINK_HD static uint32_t first(uint64_t word) { return (uint32_t)(word >> 0) & 0x3fffffffu; }
+};
+
+/* seq32 ‖ gen32: a request of generation gen is in its slot */
+struct Commit {
+    BLINK_HD static uint64_t put_seq(uint64_t v) { return (v & 0xffffffffu) << 32; }
+    BLINK_HD static uint32_t seq(uint64_t word) { return (uint32_t)(word >> 32) & 0xffffffffu; }
+    BLINK_HD static uint64_t put_gen(uint64_t v) { return (v & 0xffffffffu) << 0; }
+    BLINK_HD static uint32_t gen(uint64_t word) { return (uint32_t)(word >> 0) & 0xffffffffu; }
+};
+
+/* ~seq32 ‖ seq32: every commit up to seq is complete */
+struct Bell {
+    BLINK_HD static uint64_t put_seq(uint64_t v) { return (v & 0xffffffffu) << 0 | (~v & 0xffffffffu) << 32; }
+    BLINK_HD static uint32_t seq(uint64_t word) { return (uint32_t)(word >> 0) & 0xffffffffu; }
+    BLINK_HD static bool intact(uint64_t word) { return (word >> 32 & 0xffffffffu) == (~seq(word) & 0xffffffffu); }
+};
+
+/* ~gen32 ‖ gen32: generation gen of the slot is to end */
+struct Cancel {
+    BLINK_HD static uint64_t put_gen(uint64_t v) { return (v & 0xffffffffu) << 0 | (~v & 0xffffffffu) << 32; }
+    BLINK_HD static uint32_t gen(uint64_t word) { return (uint32_t)(word >> 0) & 0xffffffffu; }
+    BLINK_HD static bool intact(uint64_t word) { return (word >> 32 & 0xffffffffu) == (~gen(word) & 0xffffffffu); }
+};
+
+/* budget_ms32 ‖ phase32: what the scheduler does (see Phase), and how long that may last without a beat, in ms */
+struct Activity {
+    BLINK_HD static uint64_t put_budget_ms(uint64_t v) { return (v & 0xffffffffu) << 32; }
+    BLINK_HD static uint32_t budget_ms(uint64_t word) { return (uint32_t)(word >> 32) & 0xffffffffu; }
+    BLINK_HD static uint64_t put_phase(uint64_t v) { return (v & 0xffffffffu) << 0; }
+    BLINK_HD static uint32_t phase(uint64_t word) { return (uint32_t)(word >> 0) & 0xffffffffu; }
+};
+
 /* H: written by the host before launch, then by the scheduler; remote read only */
 struct RingHeader {
     uint64_t magic;
@@ -132,8 +208,7 @@ struct RingGHead {
     uint64_t epoch;
     uint64_t pub_seq;  /* grows whenever a status of this partition changes */
     uint64_t beat;  /* grows every scheduler step */
-    uint32_t phase;
-    uint32_t budget_ms;  /* how long the phase may last without a beat */
+    uint64_t activity;  /* budget_ms32 ‖ phase32: what the scheduler does (see Phase), and how long that may last without a beat, in ms */
     uint64_t db_seen;
     uint64_t torn;
     uint8_t reserved0[16];
@@ -142,16 +217,15 @@ static_assert(sizeof(RingGHead) == 64, "RingGHead");
 static_assert(__builtin_offsetof(RingGHead, epoch) == 0, "RingGHead.epoch");
 static_assert(__builtin_offsetof(RingGHead, pub_seq) == 8, "RingGHead.pub_seq");
 static_assert(__builtin_offsetof(RingGHead, beat) == 16, "RingGHead.beat");
-static_assert(__builtin_offsetof(RingGHead, phase) == 24, "RingGHead.phase");
-static_assert(__builtin_offsetof(RingGHead, budget_ms) == 28, "RingGHead.budget_ms");
+static_assert(__builtin_offsetof(RingGHead, activity) == 24, "RingGHead.activity");
 static_assert(__builtin_offsetof(RingGHead, db_seen) == 32, "RingGHead.db_seen");
 static_assert(__builtin_offsetof(RingGHead, torn) == 40, "RingGHead.torn");
 
 /* status of a slot, written by the scheduler */
 struct RingStatus {
-    uint64_t w0;  /* gen16 << 48 | state8 << 40 | reason8 << 32 | count32; one store */
-    uint64_t w1;  /* last20 << 44 | prev20 << 24 | count16 << 8 | gen8: a hint, the last two tokens inline */
-    uint64_t w2;  /* gen4 << 60 | rest30 << 30 | first30: times of a request that ended, in µs */
+    uint64_t w0;  /* gen16 ‖ state8 ‖ reason8 ‖ count32: state and reason of a slot, and how many tokens its answer has; one store */
+    uint64_t w1;  /* last20 ‖ prev20 ‖ count16 ‖ gen8: a hint, the last two of count tokens inline */
+    uint64_t w2;  /* gen4 ‖ rest30 ‖ first30: times of a request that ended, in µs: until its first token, and the rest until its last */
 };
 static_assert(sizeof(RingStatus) == 24, "RingStatus");
 static_assert(__builtin_offsetof(RingStatus, w0) == 0, "RingStatus.w0");
@@ -160,7 +234,7 @@ static_assert(__builtin_offsetof(RingStatus, w2) == 16, "RingStatus.w2");
 
 /* head of F_p, written by worker p */
 struct RingFHead {
-    uint64_t db;  /* seq32 | ~seq32 << 32: every commit up to seq is complete */
+    uint64_t db;  /* ~seq32 ‖ seq32: every commit up to seq is complete */
     uint64_t alive;  /* grows while the worker lives */
     uint8_t reserved0[48];
 };
@@ -170,8 +244,8 @@ static_assert(__builtin_offsetof(RingFHead, alive) == 8, "RingFHead.alive");
 
 /* commands for a slot, written by worker p */
 struct RingCommand {
-    uint64_t commit;  /* gen32 | seq32 << 32 */
-    uint64_t cancel;  /* gen32 | ~gen32 << 32 */
+    uint64_t commit;  /* seq32 ‖ gen32: a request of generation gen is in its slot */
+    uint64_t cancel;  /* ~gen32 ‖ gen32: generation gen of the slot is to end */
 };
 static_assert(sizeof(RingCommand) == 16, "RingCommand");
 static_assert(__builtin_offsetof(RingCommand, commit) == 0, "RingCommand.commit");
@@ -185,7 +259,7 @@ struct RingRequest {
     uint32_t prompt_len;  /* tokens */
     uint32_t max_tokens;
     uint64_t out_off;  /* from the start of G_p; u32 token i at out_off + 4 i */
-    uint64_t lp_off;  /* from the start of G_p; LogprobRecord i at lp_off + i * stride(lp_n) */
+    uint64_t lp_off;  /* from the start of G_p; logprob record i at lp_off + i * logprob_stride(lp_n) */
     uint32_t out_cap;  /* tokens that fit behind out_off, and records behind lp_off; >= max_tokens */
     uint32_t flags;
     float temperature;  /* 0 is greedy */
@@ -198,7 +272,7 @@ struct RingRequest {
     uint32_t n_stop;  /* stop ids in stop[]; more in the extension */
     uint64_t seed;
     uint32_t stop[4];
-    uint32_t ext_off;  /* from the start of F_p; see EXT below */
+    uint32_t ext_off;  /* from the start of F_p; see docs/protocol.md, Extension */
     uint32_t ext_words;
     uint32_t deadline_ms;  /* from the first scan that sees the request; 0 is none */
     uint16_t lp_n;  /* alternatives per token, 0 to 20; only with LOGPROBS */
@@ -246,6 +320,15 @@ static_assert(__builtin_offsetof(RingLogprob, chosen) == 0, "RingLogprob.chosen"
 static_assert(__builtin_offsetof(RingLogprob, n) == 4, "RingLogprob.n");
 static_assert(__builtin_offsetof(RingLogprob, ids) == 8, "RingLogprob.ids");
 static_assert(__builtin_offsetof(RingLogprob, values) == 88, "RingLogprob.values");
+
+/* 32-bit words of an extension: n_stop, n_bias, stop id[n_stop], (token id, bits of a float32)[n_bias] */
+BLINK_HD uint64_t extension_words(uint64_t n_stop, uint64_t n_bias) { return 2 + 1 * n_stop + 2 * n_bias; }
+
+/* bytes of one packed logprob record in the output arena with lp_n alternatives per token */
+BLINK_HD uint64_t logprob_stride(uint64_t lp_n) { return 8 + 8 * lp_n; }
+
+/* of request[0] within F_p: behind the commands */
+BLINK_HD uint64_t request_off(uint64_t slots_per_part) { return (64 + 16 * slots_per_part + 127) / 128 * 128; }
 
 }  // namespace blink
 #endif  // BLINK_RING_LAYOUT_H

@@ -57,7 +57,7 @@ template <class P>
 BLINK_DEVICE void publish_logprob(P &p, Sched &s, const Record &rec) {
     const RingLogprob &lp = rec.logprob;
     uint32_t n = rec.request.lp_n, *to;
-    to = (uint32_t *)(s.ring.g(rec.part) + rec.request.lp_off + (uint64_t)(rec.count - 1) * lp_stride(n));
+    to = (uint32_t *)(s.ring.g(rec.part) + rec.request.lp_off + (uint64_t)(rec.count - 1) * logprob_stride(n));
     uint32_t chosen, value;
     __builtin_memcpy(&chosen, &lp.chosen, 4);
     p.ring_store(to, chosen);
@@ -89,13 +89,18 @@ BLINK_DEVICE void publish_record(P &p, Sched &s, uint32_t r) {
     bool fits = last < RING_HINT_TOKEN_LIMIT && prev < RING_HINT_TOKEN_LIMIT;
     RingStatus *status = s.ring.status(rec.slot);
     /* The hint needs no order: it holds its tokens itself, and is not taken before the count that it is tagged with. */
-    p.ring_store(&status->w1, fits ? pack_w1(q.gen, rec.count, last, prev) : pack_no_hint(q.gen));
+    /* For tokens that do not fit: the tag of another generation, which no reader takes. */
+    p.ring_store(&status->w1,
+                 fits ? W1::put_last(last) | W1::put_prev(prev) | W1::put_count(rec.count) | W1::put_gen(q.gen)
+                      : W1::put_gen(~q.gen));
     bool ended = rec.state == RECORD_ENDED;
     if (ended) {
         uint64_t first = own.first_token_ns - own.first_ns, rest = own.last_token_ns - own.first_token_ns;
-        p.ring_store(&status->w2, pack_w2(q.gen, first / NS_PER_US, rest / NS_PER_US));
+        p.ring_store(&status->w2,
+                     W2::put_gen(q.gen) | W2::put_rest(rest / NS_PER_US) | W2::put_first(first / NS_PER_US));
     }
-    p.ring_release(&status->w0, pack_w0(q.gen, rec.wire_state, ended ? rec.reason : REASON_NONE, rec.count));
+    p.ring_release(&status->w0, W0::put_gen(q.gen) | W0::put_state(rec.wire_state) |
+                                    W0::put_reason(ended ? rec.reason : REASON_NONE) | W0::put_count(rec.count));
     p.store(&s.partition(rec.part).changed, 1u);
     rec.dirty = 0;
     count(p, s, COUNTER_PUBLISHES);
@@ -110,8 +115,7 @@ template <class P>
 BLINK_DEVICE void publish_head(P &p, Sched &s, uint32_t q) {
     Partition &part = s.partition(q);
     RingGHead *head = s.ring.g_head(q);
-    /* phase and budget_ms are one aligned word */
-    p.ring_store((uint64_t *)&head->phase, (uint64_t)s.budget_ms << 32 | s.phase);
+    p.ring_store(&head->activity, Activity::put_budget_ms(s.budget_ms) | Activity::put_phase(s.phase));
     p.ring_store(&head->db_seen, (uint64_t)part.db);
     p.ring_store(&head->torn, part.torn);
     if (part.changed) {
@@ -135,7 +139,7 @@ BLINK_DEVICE void publish(P &p, Sched &s) {
     p.sync();
     for (uint32_t q = tid; q < s.ring.parts; q += n) publish_head(p, s, q);
     uint64_t *shown = s.ring.header()->counters;
-    for (uint32_t i = tid; i < 128; i += n) {
+    for (uint32_t i = tid; i < RING_COUNTERS; i += n) {
         if (s.counters[i] == s.shown[i]) continue;
         s.shown[i] = s.counters[i];
         p.ring_store(&shown[i], s.shown[i]);

@@ -20,8 +20,8 @@ BLINK_DEVICE void read_heads(P &p, Sched &s) {
         Partition &part = s.partition(q);
         uint64_t alive = p.ring_load(&s.ring.f_head(q)->alive);
         uint64_t word = p.ring_acquire(&s.ring.f_head(q)->db);
-        uint32_t seq = (uint32_t)word;
-        if (checked_ok(word)) {
+        uint32_t seq = Bell::seq(word);
+        if (Bell::intact(word)) {
             if (!part.rung || (int32_t)(seq - part.db) > 0) part.db = seq, part.rung = 1;
         } else if (word != 0 && word != part.bad_db) { /* 0: never rung */
             part.bad_db = word;
@@ -39,8 +39,8 @@ template <class P>
 BLINK_DEVICE void refuse(P &p, Sched &s, uint32_t slot, uint32_t gen, uint32_t reason) {
     uint32_t q = s.ring.part_of(slot);
     RingStatus *status = s.ring.status(slot);
-    p.ring_store(&status->w2, pack_w2(gen, 0, 0));
-    p.ring_release(&status->w0, pack_w0(gen, STATE_DECODE_COMPLETED, reason, 0));
+    p.ring_store(&status->w2, W2::put_gen(gen));
+    p.ring_release(&status->w0, W0::put_gen(gen) | W0::put_state(STATE_DECODE_COMPLETED) | W0::put_reason(reason));
     p.store(&s.partition(q).changed, 1u);
     s.slot(slot).stamp = 0;
     count(p, s, COUNTER_REJECTS);
@@ -79,7 +79,7 @@ BLINK_DEVICE void note_torn(P &p, Sched &s, uint32_t slot) {
 template <class P>
 BLINK_DEVICE bool cancelled(P &p, Sched &s, uint32_t slot, uint32_t gen) {
     uint64_t word = p.ring_load(&s.ring.command(slot)->cancel);
-    return checked_ok(word) && (uint32_t)word == gen;
+    return Cancel::intact(word) && Cancel::gen(word) == gen;
 }
 
 /* Why a request ends that nothing else ends, or REASON_NONE. `fresh`: it has not run yet. */
@@ -102,7 +102,7 @@ BLINK_DEVICE uint64_t slot_deadline(const Slot &own, uint32_t deadline_ms) {
 template <class P>
 BLINK_DEVICE bool candidate(P &p, Sched &s, uint32_t slot) {
     uint64_t commit = p.ring_load(&s.ring.command(slot)->commit);
-    uint32_t gen = (uint32_t)commit, seq = (uint32_t)(commit >> 32);
+    uint32_t gen = Commit::gen(commit), seq = Commit::seq(commit);
     if (gen != s.claimed()[slot] + 1) return false;
     Slot &own = s.slot(slot);
     Partition &part = s.partition(s.ring.part_of(slot));
@@ -217,7 +217,7 @@ BLINK_DEVICE uint32_t find_candidates(P &p, Sched &s, uint32_t *mine) {
         BLINK_UNROLL
         for (uint32_t k = 0; k < ahead; k++) {
             uint32_t slot = base + k * n < slots ? base + k * n : base;
-            committed[k] = (uint32_t)p.ring_load(&s.ring.command(slot)->commit);
+            committed[k] = Commit::gen(p.ring_load(&s.ring.command(slot)->commit));
             claimed[k] = s.claimed()[slot];
         }
         BLINK_UNROLL

@@ -3,6 +3,7 @@
 #define BLINK_SCHED_SEAT_CUH
 
 #include "scheduler/collective.cuh"
+#include "scheduler/extension.h"
 
 namespace blink {
 
@@ -46,19 +47,17 @@ BLINK_DEVICE void fill_lane(P &p, Sched &s, uint32_t r) {
     const Record &rec = s.record(r);
     const RingRequest &q = rec.request;
     const SchedConfig &c = s.config;
-    const uint32_t *ext = s.extension(r);
+    const Extension ext(q, s.extension(r));
     uint32_t n_eos = q.flags & FLAG_IGNORE_EOS ? 0 : c.n_eos;
-    uint32_t ext_stop = q.ext_words ? ext[0] : 0, n_bias = q.ext_words ? ext[1] : 0;
     uint32_t *stop = s.batch.lane_stop + (uint64_t)rec.lane * BATCH_MAX_STOP;
     uint32_t *ids = s.batch.lane_bias_ids + (uint64_t)rec.lane * BATCH_MAX_BIAS;
     float *values = s.batch.lane_bias_values + (uint64_t)rec.lane * BATCH_MAX_BIAS;
     for (uint32_t i = p.tid(); i < n_eos; i += p.nthreads()) stop[i] = c.eos[i];
     for (uint32_t i = p.tid(); i < q.n_stop; i += p.nthreads()) stop[n_eos + i] = q.stop[i];
-    for (uint32_t i = p.tid(); i < ext_stop; i += p.nthreads()) stop[n_eos + q.n_stop + i] = ext[2 + i];
-    for (uint32_t i = p.tid(); i < n_bias; i += p.nthreads()) {
-        const uint32_t *pair = ext + 2 + ext_stop + 2 * i;
-        ids[i] = pair[0];
-        __builtin_memcpy(&values[i], &pair[1], 4);
+    for (uint32_t i = p.tid(); i < ext.n_stop; i += p.nthreads()) stop[n_eos + q.n_stop + i] = ext.stop(i);
+    for (uint32_t i = p.tid(); i < ext.n_bias; i += p.nthreads()) {
+        ids[i] = ext.bias_id(i);
+        values[i] = ext.bias_value(i);
     }
     if (p.tid() == 0) {
         LaneParams &lane = s.batch.lane_params[rec.lane];
@@ -68,7 +67,7 @@ BLINK_DEVICE void fill_lane(P &p, Sched &s, uint32_t r) {
         lane.flags = q.flags, lane.seed = q.seed;
         lane.prompt_len = q.prompt_len, lane.min_tokens = q.min_tokens;
         lane.lp_n = q.flags & FLAG_LOGPROBS ? q.lp_n : 0;
-        lane.n_stop = n_eos + q.n_stop + ext_stop, lane.n_bias = n_bias;
+        lane.n_stop = n_eos + q.n_stop + ext.n_stop, lane.n_bias = ext.n_bias;
     }
 }
 
@@ -113,9 +112,10 @@ BLINK_DEVICE Decoders count_decoders(P &p, Sched &s) {
         rows++;
         pages += pages_for(s, s.record(r).length()) > s.record(r).pages;
     }
-    uint32_t both; /* lanes are few: two sums fit one word */
-    uint32_t before = exclusive_sum(p, rows << 16 | pages, both);
-    d.rows = both >> 16, d.pages = both & 0xFFFF, d.row = before >> 16, d.page = before & 0xFFFF;
+    static_assert(BATCH_MAX_LANES <= 0xFFFF, "two sums over lanes fit one word");
+    uint32_t sums;
+    uint32_t before = exclusive_sum(p, rows << 16 | pages, sums);
+    d.rows = sums >> 16, d.pages = sums & 0xFFFF, d.row = before >> 16, d.page = before & 0xFFFF;
     return d;
 }
 

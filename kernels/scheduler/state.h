@@ -7,7 +7,7 @@
 
 #include "rtc.h"
 
-#include "ring/words.h"
+#include "ring/hash.h"
 #include "seam/batch_layout.h"
 
 #ifdef __CUDACC__
@@ -141,8 +141,8 @@ struct Sched {
     const uint32_t *control;
     Offsets at;
 
-    uint64_t counters[128];
-    uint64_t shown[128]; /* what the header has */
+    uint64_t counters[RING_COUNTERS];
+    uint64_t shown[RING_COUNTERS]; /* what the header has */
     uint64_t now, scan_no, beat, next_claim;
     uint64_t stop_ns; /* since when nothing is live while draining or stopping; 0: not so */
     Decision decision;
@@ -240,9 +240,8 @@ BLINK_HD void init(Sched &s, const SchedConfig &config, uint8_t *g, const uint8_
     ring.g_off = h.g_off, ring.g_stride = h.g_stride, ring.f_off = h.f_off, ring.f_stride = h.f_stride;
     ring.out_off = h.out_off, ring.out_len = h.out_len, ring.in_off = h.in_off, ring.in_len = h.in_len;
     ring.slots = h.slots, ring.parts = h.parts, ring.per_part = h.slots / h.parts;
-    ring.per_slot = (1ull << 32) / ring.per_part + 1; /* exact for up to 2^16 slots */
-    uint64_t commands_end = RING_CMD_OFF + (uint64_t)ring.per_part * sizeof(RingCommand);
-    ring.request_off = (commands_end + sizeof(RingRequest) - 1) / sizeof(RingRequest) * sizeof(RingRequest);
+    ring.per_slot = (1ull << 32) / ring.per_part + 1; /* exact for up to RING_MAX_SLOTS */
+    ring.request_off = request_off(ring.per_part);
 
     *batch.control = StepControl{}; /* what an earlier epoch's engine finished is not this one's step */
     s.waiting_head = s.waiting_tail = s.partial = NONE;

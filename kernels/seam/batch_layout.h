@@ -23,6 +23,12 @@ constexpr uint32_t BATCH_MAX_BUCKETS = 0x200;
 constexpr uint32_t BATCH_MAX_EOS = 0x8;
 constexpr uint32_t BATCH_MAX_STOP = 0x40;
 constexpr uint32_t BATCH_MAX_BIAS = 0x400;
+constexpr uint32_t BATCH_MAX_REQUEST_STOP = 0x38;
+constexpr uint32_t BATCH_MAX_LANES = 0x400;
+constexpr uint32_t BATCH_MAX_RECORDS = 0x100000;
+constexpr uint32_t BATCH_MAX_CONTEXT = 0x1000000;
+constexpr uint32_t BATCH_MAX_TOKENS = 0x100000;
+constexpr uint32_t BATCH_MAX_PAGE_TOKENS = 0x400;
 
 /* control block of a step */
 struct StepControl {

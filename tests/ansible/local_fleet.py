@@ -47,7 +47,7 @@ class LocalFleet:
             "blink_api_keys": [],
             "blink_api_keys_file": "{{ blink_state_dir }}/api-keys",
             "blink_settings": {"engine": ENGINE, "ring": RING},
-            "pair_lock": f"{root}/lock-{{{{ blink_appliance }}}}",
+            "change_lock": f"{root}/lock-{{{{ blink_appliance }}}}",
             "release_method": "bundle",
             "release_python": PYTHON,
             "release_arch": os.uname().machine,

@@ -1,8 +1,8 @@
 """Appliances that fail or fall silent at a chosen step of a roll-out, for the flow of the playbooks alone.
 
-The playbooks, their roles `pair` and `inventory_check`, and Ansible's ssh plugin are the real ones. What would change a
-machine is replaced: each role by one that appends its step to the machine's log, and the program `ssh` by one that runs
-the command here, or exits with 255, as ssh does, where the machine is dead.
+The playbooks, their roles `change` and `inventory_check`, and Ansible's ssh plugin are the real ones. What would change
+a machine is replaced: each role by one that appends its step to the machine's log, and the program `ssh` by one that
+runs the command here, or exits with 255, as ssh does, where the machine is dead.
 """
 
 from __future__ import annotations
@@ -30,19 +30,12 @@ STEPS = {
     "frontend": ["main"],
     "smoke": ["main"],
 }
+OLD, NEW, NONE = ({"bundle": bundle, "id": code} for bundle, code in (("b1", "old"), ("b2", "new"), ("", "")))
 FACTS: dict[str, dict[str, Any]] = {
-    "release-stage": {
-        "release_current": {"bundle": "b1", "id": "old"},
-        "release_previous": {"bundle": "", "id": ""},
-        "release_staged": {"bundle": "b2", "id": "new"},
-    },
-    "release-look": {
-        "release_current": {"bundle": "b2", "id": "new"},
-        "release_previous": {"bundle": "b1", "id": "old"},
-        "release_staged": {"bundle": "", "id": ""},
-    },
-    "release-back": {"release_id": "old", "release_configuration_hash": "h"},
-    "configuration-foretell": {"configuration_differs": False},
+    "release-stage": {"release_result": {"current": OLD, "previous": NONE, "staged": NEW}},
+    "release-look": {"release_result": {"current": NEW, "previous": OLD, "staged": NONE}},
+    "release-back": {"release_result": {"current": NEW, "id": "old", "configuration_hash": "h"}},
+    "configuration-foretell": {"configuration_result": {"differs": False}},
 }
 SSH = """#!{python}
 import os, subprocess, sys
@@ -75,9 +68,9 @@ class Losses:
             "blink_transport": "verbs",
             "blink_log_dir": str(root / "audit"),
             "blink_api_keys": [],
-            "pair_lock": f"{root}/lock-{{{{ inventory_hostname }}}}",
-            "pair_audit_file": f"{root}/audit/{{{{ inventory_hostname }}}}.jsonl",
-            "pair_connect_s": 2,
+            "change_lock": f"{root}/lock-{{{{ inventory_hostname }}}}",
+            "change_audit_file": f"{root}/audit/{{{{ inventory_hostname }}}}.jsonl",
+            "change_connect_s": 2,
         }
         self.inventory = write(inventory, root / "inventory")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -10,7 +11,7 @@ from threading import Thread
 
 import pytest
 
-from tests.appliance import Appliance, appliance, wait_for
+from tests.appliance import Appliance, appliance, run_blink, wait_for
 from tests.frontend.conftest import ENGINE
 
 pytestmark = pytest.mark.e2e
@@ -51,6 +52,7 @@ def test_a_drained_appliance_asks_for_no_requests_and_serves_those_that_come(mad
     assert made.call("undrain").stdout == "takes requests again\n"
     assert ready(made) == (200, None)
     assert made.call("undrain").stdout == "was not drained\n"
+    assert json.loads(made.call("undrain", "--json", "-").stdout) == {"was_drained": False}
     with made.client() as client:
         assert "\nblink_drained 0.0\n" in client.get("/metrics").text
 
@@ -115,3 +117,11 @@ def test_a_drain_before_the_first_deployment_is_told_what_to_do(tmp_path: Path, 
         done = a.call("drain", *AT_ONCE)
     assert done.returncode == 1
     assert "deploy the appliance first" in done.stderr
+
+
+def test_an_appliance_without_a_configuration_is_marked_as_drained_and_the_first_reason_counts(tmp_path: Path) -> None:
+    folder = tmp_path / "run/c"
+    for reason in ("a new card", "another"):
+        assert run_blink("drain", "--mark", str(folder), "--reason", reason).returncode == 0
+    assert (folder / "drain").read_text() == "a new card\n"
+    assert folder.stat().st_mode & 0o077 == 0

@@ -110,6 +110,8 @@ def test_graphs_are_prepared_once_and_anew_when_something_changes(a: Appliance) 
     text = a.config_path.read_text()
     a.config_path.write_text(text.replace("lanes = 4", "lanes = 3"))
     assert "would be made: decode_buckets, engine.lanes" in a.command("backend", "--prepare", "--check").stdout
+    told = json.loads(a.command("backend", "--prepare", "--check", "--json", "-").stdout)
+    assert told == {"differs": ["decode_buckets", "engine.lanes"]}
     a.config_path.write_text(text)
     path.write_text(json.dumps(document | {"answer": [1] * len(document["answer"])}))
     refused = a.start("backend")

@@ -28,7 +28,6 @@ def appliance(number: int) -> Json:
             "blink_card": {
                 "serial": f"MT2334X{number:05d}",
                 "bdf": "0000:0d:00.0",
-                "rshim": "rshim0",
                 "rshim_via": f"{ap}-gpu",
             },
             "blink_ring_net": {

@@ -122,7 +122,6 @@ HARDWARE_FAULTS: dict[str, tuple[Break, str]] = {
     "no card": (lambda i: variables(i).pop("blink_card"), "ap001: blink_card is missing: set it: "),
     "serial": (lambda i: card(i).pop("serial"), "ap001: blink_card.serial is None: give it as `mlxvpd"),
     "bdf": (lambda i: card(i).update(bdf="0d:00.0"), "ap001: blink_card.bdf is '0d:00.0': give it such as 0000:"),
-    "rshim": (lambda i: card(i).update(rshim="/dev/rshim0"), "ap001: blink_card.rshim is '/dev/rshim0': give it such"),
     "GPU": (lambda i: variables(i).update(blink_gpu_uuid="0"), "ap001: blink_gpu_uuid is '0': give it as `nvidia-smi"),
     "card elsewhere": (
         lambda i: card(i).update(rshim_via="ap002-gpu"),
@@ -168,17 +167,9 @@ HARDWARE_FAULTS: dict[str, tuple[Break, str]] = {
         lambda i: (
             remote(i),
             variables(i, "ap002").update(blink_topology="remote_dpu"),
-            card(i, "ap002").update(rshim_via="carrier1", rshim="rshim1"),
+            card(i, "ap002").update(rshim_via="carrier1"),
         ),
         "ap002: blink_card.bdf 0000:0d:00.0 of carrier1 is ap001's too: ",
-    ),
-    "rshim twice": (
-        lambda i: (
-            remote(i),
-            variables(i, "ap002").update(blink_topology="remote_dpu"),
-            card(i, "ap002").update(rshim_via="carrier1", bdf="0000:0e:00.0"),
-        ),
-        "ap002: blink_card.rshim rshim0 of carrier1 is ap001's too: ",
     ),
 }
 ROLLOUT_FAULTS: dict[str, tuple[Break, str]] = {

@@ -63,9 +63,9 @@ struct Fuzzer {
         if (below(8)) q.gen = gen, q.seq = seq;
         if (below(8)) seal(q);
         *a.request(part, slot) = q;
-        a.command(part, slot)->commit = pack_commit(gen, seq);
-        a.f_head(part)->db = pack_checked(seq);
-        if (below(6) == 0) a.command(part, slot)->cancel = pack_checked(gen);
+        a.command(part, slot)->commit = Commit::put_gen(gen) | Commit::put_seq(seq);
+        a.f_head(part)->db = Bell::put_seq(seq);
+        if (below(6) == 0) a.command(part, slot)->cancel = Cancel::put_gen(gen);
     }
 
     void spray() {
@@ -84,7 +84,7 @@ struct Fuzzer {
                 word(a.f_part(part) + a.in_off + below(a.in_len / 4 - 1) * 4);
                 break;
             case 4:
-                a.f_head(part)->db = pack_checked((uint32_t)edgy());
+                a.f_head(part)->db = Bell::put_seq((uint32_t)edgy());
                 break;
             default:
                 plausible(part, slot);

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from blink.ring.layout import REQUEST
-from tests.kernels.ring_writer import MASK, Writer, checked
+from blink.ring.words import Bell
+from tests.kernels.ring_writer import MASK, Writer
 
 EDGES = [0, 1, 3, 63, 64, 65, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xFFFFFFC0, 1 << 63, 2**64 - 64, 2**64 - 1]
 FIELDS = [f.name for f in REQUEST.fields if f.name != "crc"]
@@ -21,7 +22,7 @@ def misbehave(writer: Writer, action: dict[str, Any], gens: dict[int, int]) -> N
             at = int(action["at"] * (len(writer.f) - len(words))) // 8 * 8
             writer.f[at : at + len(words)] = words
         case "bell":
-            writer.f_head["db"][0] = checked(action["seq"] & MASK)
+            writer.f_head["db"][0] = Bell.pack(seq=action["seq"])
         case "commit":
             writer.commit(action["slot"], action["gen"] & MASK, action["seq"] & MASK)
         case "cancel":

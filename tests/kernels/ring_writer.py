@@ -12,16 +12,12 @@ from blink import core
 from blink.backend.scheduler.config import SchedulerConfig
 from blink.ring import layout
 from blink.ring.layout import Flag, Geometry, Reason, State
+from blink.ring.words import W0, Bell, Cancel, Commit
 
 MASK = 0xFFFFFFFF
 PAGE = layout.PAGE
 CANARY = 0xA5
 CHAIN = ("prompt", "request", "commit")
-
-
-def checked(value: int) -> int:
-    """A doorbell or cancel word."""
-    return (~value & MASK) << 32 | value & MASK
 
 
 def region(size: int) -> np.ndarray:
@@ -140,19 +136,19 @@ class Writer:
 
     def commit(self, slot: int, gen: int, seq: int) -> None:
         """The commit word."""
-        self.cmd["commit"][slot] = seq << 32 | gen
+        self.cmd["commit"][slot] = Commit.pack(gen=gen, seq=seq)
 
     def ring_bell(self, seq: int) -> None:
         """The doorbell."""
-        core.store_release(self.f_head.ctypes.data, checked(seq))
+        core.store_release(self.f_head.ctypes.data, Bell.pack(seq=seq))
 
     def cancel(self, slot: int, gen: int) -> None:
         """The cancel word."""
-        self.cmd["cancel"][slot] = checked(gen)
+        self.cmd["cancel"][slot] = Cancel.pack(gen=gen)
 
     def next_gen(self, slot: int) -> int:
         """The generation after the one in the commit word."""
-        return (int(self.cmd["commit"][slot]) + 1) & MASK
+        return (Commit(self.cmd["commit"][slot]).gen + 1) & MASK
 
     def submit(self, slot: int, prompt: Any, max_tokens: int, /, **options: Any) -> tuple[int, int]:
         """Write everything and ring; returns (gen, seq)."""
@@ -187,8 +183,8 @@ class Writer:
 
         Yields after each word it writes, and while it waits.
         """
-        bell = int(self.f_head["db"][0]) & MASK
-        commits = {s: (int(w) & MASK, int(w) >> 32) for s, w in enumerate(self.cmd["commit"].tolist()) if w}
+        bell = Bell(self.f_head["db"][0]).seq
+        commits = {s: (Commit(w).gen, Commit(w).seq) for s, w in enumerate(self.cmd["commit"].tolist()) if w}
         for seq in [seq for _, seq in commits.values()] + [bell]:
             if 0 < (seq - self.seq) & MASK < 1 << 31:
                 self.seq = seq
@@ -210,8 +206,8 @@ class Writer:
 
     def status(self, slot: int) -> Status:
         """The slot's status as published."""
-        w0 = int(self.statuses["w0"][slot])
-        return Status(w0 >> 48, State(w0 >> 40 & 0xFF), Reason(w0 >> 32 & 0xFF), w0 & MASK)
+        w0 = W0(self.statuses["w0"][slot])
+        return Status(w0.gen, State(w0.state), Reason(w0.reason), w0.count)
 
     def tokens(self, slot: int) -> list[int]:
         """The answer as published: the first ``count`` tokens of the slot's output extent."""
@@ -221,8 +217,9 @@ class Writer:
     def ended(self, slot: int) -> bool:
         """Whether the slot is terminal at the generation in its commit word."""
         status = self.status(slot)
-        return status.state is State.DECODE_COMPLETED and status.gen == int(self.cmd["commit"][slot]) & 0xFFFF
+        gen = Commit(self.cmd["commit"][slot]).gen
+        return status.state is State.DECODE_COMPLETED and status.gen == gen & W0.gen.limit
 
     def outstanding(self) -> list[int]:
         """Slots with a commit that is not terminal."""
-        return [s for s in range(self.slots) if int(self.cmd["commit"][s]) & MASK and not self.ended(s)]
+        return [s for s in range(self.slots) if Commit(self.cmd["commit"][s]).gen and not self.ended(s)]

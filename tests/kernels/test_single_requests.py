@@ -9,9 +9,9 @@ import pytest
 
 from blink.backend.scheduler.config import SchedulerConfig
 from blink.engine.seam.batch import Control, Kind
-from blink.ring.layout import Geometry, Reason, State
+from blink.ring.layout import Geometry, Phase, Reason, State
+from blink.ring.words import Activity, Cancel
 from tests.kernels.hash_engine import answer
-from tests.kernels.ring_writer import checked
 from tests.kernels.world import World
 
 VOCAB = 64
@@ -201,7 +201,7 @@ def test_a_cancel_of_another_generation_changes_nothing() -> None:
     w = world()
     sent = w.submit(0, PROMPT, 6)
     assert sent is not None
-    for word in (checked(sent.gen + 1), checked(sent.gen - 1), sent.gen, 0, 2**64 - 1):
+    for word in (Cancel.pack(gen=sent.gen + 1), Cancel.pack(gen=sent.gen - 1), sent.gen, 0, 2**64 - 1):
         w.workers[0].cmd["cancel"][sent.slot] = word
         w.step()
     w.settle()
@@ -349,13 +349,14 @@ def test_phase_and_budget_are_published_before_a_batch_runs() -> None:
     seen = []
     for _ in range(8):
         w.step()
-        seen.append((int(head["phase"][0]), int(head["budget_ms"][0])))
+        activity = Activity(head["activity"][0])
+        seen.append((activity.phase, activity.budget_ms))
     assert seen[0] == (2, 1234)
     assert seen[1] == (3, 1234)
     assert seen[-1] == (1, 0)
     w.request(Control.DRAIN)
     w.stop()
-    assert int(head["phase"][0]) == 5
+    assert Activity(head["activity"][0]).phase == Phase.STOPPED
 
 
 def test_pub_seq_moves_exactly_when_a_status_of_the_partition_does() -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from blink.backend.scheduler.config import SchedulerConfig
 from blink.engine.seam.batch import Kind
-from blink.ring.layout import HINT_TOKEN_LIMIT, Geometry, Reason
+from blink.ring.layout import Geometry, Reason
+from blink.ring.words import HINT_TOKEN_LIMIT, W1
 from tests.kernels.test_single_requests import PROMPT, world
 from tests.kernels.world import World
 
@@ -52,10 +53,10 @@ def test_the_hint_count_wraps() -> None:
         if w.core.step().kind in (Kind.PREFILL, Kind.DECODE):
             buffers.out_token[0] = count
             buffers.control["done"][0] = buffers.control["step"][0]
-        status, hint = writer.status(0), int(writer.statuses["w1"][0])
+        status, hint = writer.status(0), W1(writer.statuses["w1"][0])
         assert status.count == count
-        assert hint & 0xFFFFFF == (count & 0xFFFF) << 8 | gen
+        assert (hint.count, hint.gen) == (count & W1.count.limit, gen)
         if count > 1:
-            assert (hint >> 24 & 0xFFFFF, hint >> 44) == (count - 2, count - 1)
+            assert (hint.prev, hint.last) == (count - 2, count - 1)
         count += 1
     assert writer.tokens(0) == list(range(n))

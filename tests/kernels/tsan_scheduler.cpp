@@ -34,24 +34,24 @@ struct Client {
         q.flags = FLAG_LOGPROBS, q.temperature = 1, q.top_p = 1, q.repetition = 1, q.prompt_hash = hash;
         seal(q);
         *a.request(0, slot) = q;
-        __atomic_store_n(&a.command(0, slot)->commit, pack_commit(g, seq), __ATOMIC_RELAXED);
-        __atomic_store_n(&a.f_head(0)->db, pack_checked(seq), __ATOMIC_RELEASE);
+        __atomic_store_n(&a.command(0, slot)->commit, Commit::put_gen(g) | Commit::put_seq(seq), __ATOMIC_RELAXED);
+        __atomic_store_n(&a.f_head(0)->db, Bell::put_seq(seq), __ATOMIC_RELEASE);
         busy[slot] = true, cancelled[slot] = false;
     }
 
     void look(uint32_t slot) {
         uint64_t w0 = __atomic_load_n(&a.status(0, slot)->w0, __ATOMIC_ACQUIRE);
-        if (w0_gen16(w0) != (gen[slot] & 0xFFFF)) return;
+        if (W0::gen(w0) != (gen[slot] & 0xFFFF)) return;
         const uint32_t *out = reinterpret_cast<const uint32_t *>(a.g_part(0) + a.out_off + slot * 2048);
-        for (uint32_t i = 0; i < w0_count(w0); i++) REQUIRE(out[i] == (start[slot] + i + 1) % VOCAB);
-        for (uint32_t i = 0; i < w0_count(w0); i++) {
+        for (uint32_t i = 0; i < W0::count(w0); i++) REQUIRE(out[i] == (start[slot] + i + 1) % VOCAB);
+        for (uint32_t i = 0; i < W0::count(w0); i++) {
             float chosen;
             std::memcpy(&chosen, out + 32 + i * 6, 4);
             REQUIRE(chosen == -1.0f && out[32 + i * 6 + 1] == 2);
         }
-        if (w0_state(w0) != STATE_DECODE_COMPLETED) return;
-        REQUIRE(w0_reason(w0) == REASON_LENGTH ? w0_count(w0) == MAX_TOKENS
-                                               : w0_reason(w0) == REASON_CANCELLED && cancelled[slot]);
+        if (W0::state(w0) != STATE_DECODE_COMPLETED) return;
+        REQUIRE(W0::reason(w0) == REASON_LENGTH ? W0::count(w0) == MAX_TOKENS
+                                                : W0::reason(w0) == REASON_CANCELLED && cancelled[slot]);
         busy[slot] = false;
     }
 
@@ -61,7 +61,7 @@ struct Client {
             if (!busy[slot] && sent < requests) submit(slot), sent++;
             else if (busy[slot] && next() % 64 == 0) {
                 cancelled[slot] = true;
-                __atomic_store_n(&a.command(0, slot)->cancel, pack_checked(gen[slot]), __ATOMIC_RELAXED);
+                __atomic_store_n(&a.command(0, slot)->cancel, Cancel::put_gen(gen[slot]), __ATOMIC_RELAXED);
             } else if (busy[slot]) look(slot);
             __atomic_add_fetch(&a.f_head(0)->alive, 1, __ATOMIC_RELAXED);
             std::this_thread::yield();

@@ -17,8 +17,8 @@ from blink.backend.scheduler.config import SchedulerConfig
 from blink.backend.scheduler.host import Decision
 from blink.engine.seam.batch import Control, Kind
 from blink.engine.seam.buffers import BatchBuffers
-from blink.ring.layout import HINT_TOKEN_LIMIT, Geometry, Reason, State, logprob_stride
-from blink.ring.words import Times, unpack_w2
+from blink.ring.layout import Geometry, Reason, State, logprob_stride
+from blink.ring.words import HINT_TOKEN_LIMIT, W1, Times, times_of
 from tests.kernels.cpu_core import CpuCore
 from tests.kernels.hash_engine import HashEngine, answer
 from tests.kernels.ring_writer import Ring, Status, Writer
@@ -274,11 +274,11 @@ class World:
                 del self.sent[part, slot]
 
     def _check_hint(self, writer: Writer, sent: Sent, status: Status, tokens: list[int]) -> None:
-        w1 = int(writer.statuses["w1"][sent.slot])
-        if status.count == 0 or w1 & 0xFFFFFF != (status.count & 0xFFFF) << 8 | sent.gen & 0xFF:
+        w1 = W1(writer.statuses["w1"][sent.slot])
+        if status.count == 0 or (w1.count, w1.gen) != (status.count & W1.count.limit, sent.gen & W1.gen.limit):
             assert status.count == 0 or max(tokens[-2:]) >= HINT_TOKEN_LIMIT, "no hint for tokens that fit one"
             return
-        assert [w1 >> 24 & 0xFFFFF, w1 >> 44] == [0, *tokens][-2:], "the hint has other tokens than the arena"
+        assert [w1.prev, w1.last] == [0, *tokens][-2:], "the hint has other tokens than the arena"
 
     def _check_logprobs(self, writer: Writer, sent: Sent, tokens: list[int]) -> None:
         n = sent.options["logprobs"]
@@ -293,7 +293,7 @@ class World:
     def _check_times(self, writer: Writer, sent: Sent) -> None:
         seen, *tokens = sent.clock
         expected = Times((tokens[0] - seen) // 1000, (tokens[-1] - seen) // 1000) if tokens else Times(0, 0)
-        assert unpack_w2(int(writer.statuses["w2"][sent.slot]), sent.gen) == expected
+        assert times_of(int(writer.statuses["w2"][sent.slot]), sent.gen) == expected
 
     def _check_end(self, sent: Sent, status: Status) -> None:
         whole = status.count == len(sent.expected)

@@ -72,11 +72,11 @@ class OracleScheduler:
                 yield from self._advance(self.live[slot])
             self._beat += 1
             self._store(G_HEAD.offset("beat"), self._beat)
-            self._store(G_HEAD.offset("phase"), Phase.DECODE | 100 << 32)
+            self._store(G_HEAD.offset("activity"), words.Activity.pack(phase=Phase.DECODE, budget_ms=100))
             yield
 
     def _scan(self) -> Iterator[None]:
-        db = words.unpack_checked(self._load(F_HEAD.offset("db")))
+        db = words.rung(self._load(F_HEAD.offset("db")))
         yield
         if db is None:
             return
@@ -127,7 +127,7 @@ class OracleScheduler:
 
     def _cancelled(self, claim: Claim) -> bool:
         word = self._command(claim.slot, "cancel")
-        return words.unpack_checked(word) == claim.gen
+        return words.Cancel(word).intact and words.Cancel(word).gen == claim.gen
 
     def _advance(self, claim: Claim) -> Iterator[None]:
         cancelled = self._cancelled(claim)
@@ -177,12 +177,15 @@ class OracleScheduler:
 
     def _publish(self, claim: Claim) -> Iterator[None]:
         at = self.memory.geometry.status_off + STATUS.size * claim.slot
-        self._store(at + STATUS.offset("w1"), words.pack_w1(claim.gen, claim.count, claim.last, claim.prev))
+        hint = words.W1.pack(gen=claim.gen, count=claim.count, last=claim.last, prev=claim.prev)
+        self._store(at + STATUS.offset("w1"), hint)
         yield
         if claim.state is State.DECODE_COMPLETED:
-            self._store(at + STATUS.offset("w2"), words.pack_w2(claim.gen, claim.times))
+            first, last = claim.times
+            self._store(at + STATUS.offset("w2"), words.W2.pack(gen=claim.gen, first=first, rest=last - first))
             yield
-        self._store(at + STATUS.offset("w0"), words.pack_w0(claim.gen, claim.state, claim.reason, claim.count))
+        w0 = words.W0.pack(gen=claim.gen, state=claim.state, reason=claim.reason, count=claim.count)
+        self._store(at + STATUS.offset("w0"), w0)
         yield
         self._pub_seq += 1
         self._store(G_HEAD.offset("pub_seq"), self._pub_seq)

@@ -75,7 +75,7 @@ class Core:
     def _claimed_seq(self, first_sight: tuple[int, int]) -> int | None:
         """Sequence number of a request that was claimed to run; None for one that ended at once."""
         slot, _ = first_sight
-        if words.unpack_w0(self._world.monitor.status()[slot]).state == State.DECODE_COMPLETED:
+        if words.W0(self._world.monitor.status()[slot]).state == State.DECODE_COMPLETED:
             return None
         offset = self._world.memory.geometry.cmd_off + COMMAND.size * slot
         return int(self._world.memory.region(Region.F, 0)[offset : offset + 8].view(np.uint64)[0]) >> 32

@@ -59,7 +59,7 @@ def test_an_observer_reads_them_and_knows_no_unknown_phase(host: Host) -> None:
     seen = observer.observe()
     check(seen)
     assert seen.phase is Phase.IDLE
-    host.ring.g[host.ring.geometry.g_off + G_HEAD.offset("phase") :][:4].view(np.uint32)[0] = 99
+    host.ring.g[host.ring.geometry.g_off + G_HEAD.offset("activity") :][:4].view(np.uint32)[0] = 99
     assert observer.observe().phase is None
     observer.close()
 
@@ -72,7 +72,7 @@ def test_status_is_down_in_a_phase_that_it_does_not_know(host: Host, tmp_path: P
             "model": {"path": tmp_path, "served_name": "m"},
         }
     )
-    phase = host.ring.g[host.ring.geometry.g_off + GEOMETRY.g_stride + G_HEAD.offset("phase") :][:4].view(np.uint32)
+    phase = host.ring.g[host.ring.geometry.g_off + GEOMETRY.g_stride + G_HEAD.offset("activity") :][:4].view(np.uint32)
     phase[0] = 99
     beating = threading.Event()
 

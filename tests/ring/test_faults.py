@@ -87,12 +87,12 @@ def preset(memory: RingMemory, gens: list[int] | None, db: int | None) -> None:
     if gens is None or db is None:
         return
     f, g, geometry = memory.region(Region.F, 0), memory.region(Region.G, 0), memory.geometry
-    commits = f[geometry.cmd_off :][: COMMAND.size * len(gens)].view(np.uint32).reshape(-1, 4)
-    commits[:, 0], commits[:, 1] = gens, db
-    f[:8].view(np.uint64)[F_HEAD.offset("db") // 8] = words.pack_checked(db)
+    commands = f[geometry.cmd_off :][: COMMAND.size * len(gens)].view(COMMAND.dtype())
+    commands["commit"] = [words.Commit.pack(gen=gen, seq=db) for gen in gens]
+    f[:8].view(np.uint64)[F_HEAD.offset("db") // 8] = words.Bell.pack(seq=db)
     status = g[geometry.status_off :][: STATUS.size * len(gens)].view(np.uint64)
-    status[::3] = [words.pack_w0(gen, State.DECODE_COMPLETED, Reason.LENGTH, 0) for gen in gens]
-    status[2::3] = [words.pack_w2(gen, words.Times(0, 0)) for gen in gens]
+    status[::3] = [words.W0.pack(gen=gen, state=State.DECODE_COMPLETED, reason=Reason.LENGTH, count=0) for gen in gens]
+    status[2::3] = [words.W2.pack(gen=gen, first=0, rest=0) for gen in gens]
 
 
 def make_world(seed: int, *, geometry: Geometry = SMALL, gens: list[int] | None = None, db: int | None = None) -> World:

@@ -26,7 +26,7 @@ class WatchedTransport(AdversarialTransport):
 
     def post_read(self, region: Region, offset: int, length: int, channel: Channel = Channel.STATUS) -> int:
         if region is Region.G and offset >= self.memory.geometry.out_off:
-            partition = self.client._link.partition
+            partition = self.client._session and self.client._session.partition
             assert partition is not None
             assert any(
                 s.request is not None and s.out_off <= offset and offset + length <= s.out_off + s.request.output_bytes
@@ -48,11 +48,11 @@ def attached(seed: int, geometry: Geometry = SMALL) -> tuple[RingMemory, Watched
 
 def near(rng: random.Random, gen: int, limit: int) -> int:
     """A status word that is wrong in an interesting way, or not at all."""
-    return words.pack_w0(
-        rng.choice((gen, gen, gen, gen + 1, gen - 1, rng.getrandbits(16))),
-        rng.choice((*State, 6, 255)),
-        rng.choice((*Reason, 7, 255)),
-        rng.choice((0, 1, 2, limit // 2, limit, limit + 1, rng.getrandbits(32))),
+    return words.W0.pack(
+        gen=rng.choice((gen, gen, gen, gen + 1, gen - 1, rng.getrandbits(16))),
+        state=rng.choice((*State, 6, 255)),
+        reason=rng.choice((*Reason, 7, 255)),
+        count=rng.choice((0, 1, 2, limit // 2, limit, limit + 1, rng.getrandbits(32))),
     )
 
 
@@ -77,7 +77,9 @@ def test_random_statuses_and_tokens(seed: int, below: int) -> None:
             at = memory.geometry.status_off + STATUS.size * handle.slot
             status = g[at : at + STATUS.size].view(np.uint64)
             status[0] = near(rng, handle.gen, limit)
-            hint = words.pack_w1(handle.gen, int(status[0]) & words.MASK32, rng.getrandbits(20), rng.randrange(9))
+            hint = words.W1.pack(
+                gen=handle.gen, count=words.W0(status[0]).count, last=rng.getrandbits(20), prev=rng.randrange(9)
+            )
             status[1] = rng.choice((hint, rng.getrandbits(64)))
             status[2] = rng.getrandbits(64)
         arena = g[memory.geometry.out_off :].view(np.uint32)
@@ -145,8 +147,8 @@ def test_an_epoch_that_changes_underneath_delivers_nothing() -> None:
         assert client.poll(20 + step) == []
     g = memory.region(Region.G, 0)
     status = g[memory.geometry.status_off + STATUS.size * handle.slot :][: STATUS.size].view(np.uint64)
-    status[1] = words.pack_w1(handle.gen, 1, 5, 0)
-    status[0] = words.pack_w0(handle.gen, State.DECODE_PROCESSING, 0, 1)
+    status[1] = words.W1.pack(gen=handle.gen, count=1, last=5, prev=0)
+    status[0] = words.W0.pack(gen=handle.gen, state=State.DECODE_PROCESSING, reason=0, count=1)
     g[:8].view(np.uint64)[0] = 8
     updates = []
     for step in range(40):

@@ -8,12 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from blink.ring import words
-from blink.ring.client import RingClient
 from blink.ring.doorbell import Doorbell
 from blink.ring.partition import Partition
 from blink.ring.reader import Reader
 from blink.ring.recovery import Survey
+from blink.ring.request import SubmitRequest
+from blink.ring.session import Session
 from blink.ring.stream import Stream
+from blink.ring.transport import LinkState
 from tests.ring.adversarial import AdversarialTransport
 from tests.ring.test_faults import ACTIONS, FAULTS, make_world, play
 
@@ -26,7 +28,7 @@ def _no_fence(patch: pytest.MonkeyPatch) -> None:
 
 def _ring_before_completion(patch: pytest.MonkeyPatch) -> None:
     def expect(self: Doorbell, stream: Stream) -> None:
-        stream.in_ring = True
+        stream._in_ring = True
         self._waiting.append(stream)
 
     patch.setattr(Doorbell, "expect", expect)
@@ -49,26 +51,27 @@ def _ring_highest_completed(patch: pytest.MonkeyPatch) -> None:
 
 
 def _trust_any_hint(patch: pytest.MonkeyPatch) -> None:
-    def from_hint(self: Reader, stream: Stream, count: int, w1: int) -> list[int] | None:
-        new = count - stream.have
-        if new > 2 or stream.request is None or stream.request.logprobs is not None:
+    def from_hint(self: Reader, stream: Stream, request: SubmitRequest, count: int) -> list[int] | None:
+        new, w1 = count - stream.have, words.W1(stream.latest[1])
+        if new > 2 or request.logprobs is not None:
             return None
-        return [w1 >> 24 & 0xFFFFF, w1 >> 44][-new:]
+        return [w1.prev, w1.last][-new:]
 
     patch.setattr(Reader, "_from_hint", from_hint)
 
 
 def _trust_any_times(patch: pytest.MonkeyPatch) -> None:
-    unpack = words.unpack_w2
-    patch.setattr("blink.ring.words.unpack_w2", lambda w2, gen: unpack(w2, w2 >> 60))
+    times_of = words.times_of
+    patch.setattr("blink.ring.words.times_of", lambda w2, gen: times_of(w2, words.W2(w2).gen))
 
 
 def _free_under_work_requests(patch: pytest.MonkeyPatch) -> None:
     settle = Partition.settle
 
     def careless(self: Partition, stream: Stream) -> None:
-        stream.finished = stream.finished or stream.cancelled
-        stream.tickets = 0
+        if stream.unwanted:
+            stream.end()
+        stream._tickets = 0
         settle(self, stream)
 
     patch.setattr(Partition, "settle", careless)
@@ -79,17 +82,15 @@ def _restart_without_roll_forward(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_reconciliation(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("blink.ring.link.reconcile", lambda partition, survey: [])
+    patch.setattr("blink.ring.client.reconcile", lambda partition, survey: [])
 
 
 def _cancel_before_commit(patch: pytest.MonkeyPatch) -> None:
-    def cancel(self: RingClient, stream: Stream) -> None:
-        if not stream.cancelled and not stream.finished and self._link.up:
-            stream.cancelled = True
-            assert self._link.partition is not None
-            self._work.write([self._link.partition.cancel_write(stream)], lambda: None)
+    def cancel(self: Session, stream: Stream) -> None:
+        if self._work._transport.state is LinkState.UP and stream.cancel():
+            self._work.write([self.partition.cancel_write(stream.slot, stream.gen)], lambda: None)
 
-    patch.setattr(RingClient, "_cancel", cancel)
+    patch.setattr(Session, "cancel", cancel)
 
 
 MUTANTS: list[tuple[Patch, str]] = [

@@ -1,10 +1,8 @@
-"""The pieces under the client: arena, words, slot tracker, request records, limits."""
+"""The pieces under the client: arena, hashes, slot tracker, request records, limits."""
 
 from __future__ import annotations
 
 import random
-import shutil
-import subprocess
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,14 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blink.core import crc32c, words_hash
-from blink.ring import words
 from blink.ring.arena import Arena, ArenaFullError
 from blink.ring.client import RingClient, RingFull, SamplingParams, SubmitRequest
 from blink.ring.header import Header
 from blink.ring.layout import EXTENT_ALIGN, REQUEST, Flag, Geometry, logprob_stride
 from blink.ring.request import null_request
+from blink.ring.shares import queue_cap, share_of, worker_share
 from blink.ring.slots import SlotTracker
 from blink.ring.stream import TokenLogprob, parse_logprobs
+from blink.ring.words import MASK32
 from tests.ring.adversarial import AdversarialTransport, RingMemory
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
@@ -72,66 +71,7 @@ def test_a_full_arena_refuses_and_a_stranger_cannot_be_freed() -> None:
     assert arena.allocate(64) == 0, "first fit"
 
 
-# Words
-
-
-def test_words_are_those_of_the_scheduler(tmp_path: Path) -> None:
-    """Python's packing against kernels/ring/words.h, compiled."""
-    compiler = shutil.which("g++")
-    assert compiler, "the library is built with g++, so it is here"
-    rng = random.Random(1)
-    cases = [tuple(rng.getrandbits(32) for _ in range(4)) for _ in range(50)] + [(0, 0, 0, 0), (2**32 - 1,) * 4]
-    rows = "".join(f"row({a}u,{b}u,{c}u,{d}u);" for a, b, c, d in cases)
-    source = tmp_path / "words.cpp"
-    source.write_text(
-        '#include <cstdio>\n#include "ring/words.h"\nusing namespace blink;\n'
-        "static void row(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {\n"
-        '  std::printf("%llu %llu %llu %llu %llu\\n", (unsigned long long)pack_w0(a, b & 255, c & 255, d),\n'
-        "    (unsigned long long)pack_w1(a, b, c, d), (unsigned long long)pack_checked(a),\n"
-        "    (unsigned long long)pack_commit(a, b), (unsigned long long)pack_w2(a, b, c));\n}\n"
-        f"int main() {{ {rows} }}\n"
-    )
-    program = tmp_path / "words"
-    subprocess.run([compiler, "-std=c++20", f"-I{KERNELS}", str(source), "-o", str(program)], check=True, timeout=120)
-    lines = subprocess.run([program], capture_output=True, text=True, check=True, timeout=30).stdout.splitlines()
-    for (a, b, c, d), line in zip(cases, lines, strict=True):
-        assert [int(word) for word in line.split()] == [
-            words.pack_w0(a, b & 255, c & 255, d), words.pack_w1(a, b, c, d),
-            words.pack_checked(a), words.pack_commit(a, b), words.pack_w2(a, words.Times(b, b + c)),
-        ]  # fmt: skip
-
-
-@given(U32, st.integers(0, 255), st.integers(0, 255), U32)
-def test_a_status_survives_packing(gen: int, state: int, reason: int, count: int) -> None:
-    assert words.unpack_w0(words.pack_w0(gen, state, reason, count)) == (gen & 0xFFFF, state, reason, count)
-
-
-@given(U32, U32, U32)
-def test_times_are_taken_for_their_generation_only(gen: int, first: int, rest: int) -> None:
-    word, limit = words.pack_w2(gen, words.Times(first, first + rest)), words.TIME_LIMIT_US
-    assert words.unpack_w2(word, gen) == (min(first, limit), min(first, limit) + min(rest, limit))
-    assert words.unpack_w2(word, gen + 1) is None
-
-
-@given(U32, st.integers(0, 63))
-def test_a_checked_word_shows_damage(value: int, bit: int) -> None:
-    word = words.pack_checked(value)
-    assert words.unpack_checked(word) == value
-    assert words.unpack_checked(word ^ 1 << bit) is None
-    assert words.unpack_checked(0) is None, "never written"
-
-
-@given(U32, st.integers(1, 2**31 - 1))
-def test_order_survives_the_wrap(seq: int, distance: int) -> None:
-    later = (seq + distance) & words.MASK32
-    assert words.after(later, seq)
-    assert not words.after(seq, later)
-    assert not words.after(seq, seq)
-
-
-@given(U32)
-def test_sequence_number_0_is_left_out(seq: int) -> None:
-    assert words.next_seq(seq) == (1 if seq == words.MASK32 else seq + 1)
+# Hashes
 
 
 def test_crc32c_is_that_of_rfc_3720() -> None:
@@ -149,7 +89,7 @@ def test_crc32c_is_that_of_rfc_3720() -> None:
 def test_the_prompt_hash_adds_up(items: list[int], cut: int) -> None:
     array = np.array(items, np.uint32)
     whole = words_hash(array)
-    assert whole == (words_hash(array[:cut]) + words_hash(array[cut:], min(cut, len(items)))) & words.MASK32
+    assert whole == (words_hash(array[:cut]) + words_hash(array[cut:], min(cut, len(items)))) & MASK32
 
 
 # Slots
@@ -205,6 +145,23 @@ def test_a_record_says_what_was_asked() -> None:
     assert record["stop"].tolist() == [1, 2, 3, 4]
     assert int(record["crc"]) == crc32c(np.frombuffer(record.tobytes(), np.uint32)[:-1])
     assert asked.output_bytes == 40 + 9 * logprob_stride(2)
+
+
+def test_a_request_is_laid_out_once_and_stays_so() -> None:
+    asked = request(stop_ids=(1, 2, 3, 4, 8, 9), logit_bias={3: 1.0})
+    asked.check(HEADER)
+    assert asked.words() is asked.words()
+    with pytest.raises(ValueError, match="read-only"):
+        asked.words()[0] = 1
+    assert asked.prompt.flags.writeable, "the caller's own array is as it was"
+
+
+def test_the_share_of_a_worker_comes_back_from_the_header() -> None:
+    for requests, workers, parts in ((24, 1, 2), (24, 5, 8), (1, 3, 4), (8192, 63, 64)):
+        share = share_of(requests, workers)
+        assert share * workers >= requests > (share - 1) * workers
+        assert worker_share(queue_cap(share, parts), parts) == share
+    assert worker_share(16, 1) == 16, "the only partition has all"
 
 
 def test_a_null_request_is_whole_and_empty() -> None:
@@ -282,8 +239,8 @@ def test_room_runs_out_in_words_and_takes_nothing(
         net.settle()
     for _ in range(fits):
         client.submit(request(**asked))
-    partition = client._link.partition
-    assert partition is not None
+    assert client._session is not None
+    partition = client._session.partition
     before = (partition.seq, partition.slots.free, partition.inputs.free_bytes, partition.outputs.free_bytes)
     for _ in range(3):
         with pytest.raises(RingFull, match=said):

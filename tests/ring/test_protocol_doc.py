@@ -17,7 +17,7 @@ def layout_table(struct: Struct) -> str:
     lines = [f"### {struct.name}, {struct.size} bytes", "", "| offset | type | field | |", "| --- | --- | --- | --- |"]
     for f in struct.fields:
         kind = f.type if f.count == 1 else f"{f.type}[{f.count}]"
-        lines.append(f"| {f.offset:02X} | {kind} | {f.name} | {f.doc} |")
+        lines.append(f"| {f.offset:02X} | {kind} | {f.name} | {f.about} |")
     return "\n".join(lines) + "\n"
 
 
@@ -30,6 +30,13 @@ def reason_table() -> str:
 def test_layout_tables_are_current() -> None:
     stale = [table for table in map(layout_table, STRUCTS) if table not in TEXT]
     assert not stale, "paste this:\n" + "\n".join(stale)
+
+
+def test_every_packed_word_is_described() -> None:
+    section = TEXT.split("## Words")[1].split("## States")[0]
+    for field in (f for struct in STRUCTS for f in struct.fields):
+        if field.word:
+            assert f"| {field.name} | {field.word.describe()} |" in section
 
 
 def test_reasons_are_current() -> None:

@@ -50,7 +50,7 @@ class Host:
         for p in range(self.ring.geometry.parts):
             head = self.region(Region.G, p)[:64].view(np.uint64)
             head[2] += 1
-            head[3] = phase | budget_ms << 32
+            head[3] = words.Activity.pack(phase=phase, budget_ms=budget_ms)
 
     def publish(self, handle: Handle, tokens: list[int], state: State, reason: Reason = Reason.NONE,
                 times: words.Times | None = None) -> None:  # fmt: skip
@@ -61,10 +61,12 @@ class Host:
         g[at : at + 4 * len(tokens)].view(np.uint32)[:] = tokens
         status = g[q.status_off :].view(np.uint64)
         prev, last = [0, 0, *tokens][-2:]
-        status[3 * handle.slot + 1] = words.pack_w1(handle.gen, len(tokens), last, prev)
+        status[3 * handle.slot + 1] = words.W1.pack(gen=handle.gen, count=len(tokens), last=last, prev=prev)
         if times is not None:
-            status[3 * handle.slot + 2] = words.pack_w2(handle.gen, times)
-        status[3 * handle.slot] = words.pack_w0(handle.gen, state, reason, len(tokens))
+            status[3 * handle.slot + 2] = words.W2.pack(
+                gen=handle.gen, first=times.first_us, rest=times.last_us - times.first_us
+            )
+        status[3 * handle.slot] = words.W0.pack(gen=handle.gen, state=state, reason=reason, count=len(tokens))
 
 
 def request(prompt: int = 5, max_tokens: int = 20) -> SubmitRequest:
@@ -105,8 +107,8 @@ def test_a_request_runs_through(directory: Path, client: RingClient) -> None:
     handle = client.submit(request())
     assert client.poll(time.monotonic()) == []
     f, q = host.region(Region.F, 1), GEOMETRY
-    assert words.unpack_checked(int(f[:8].view(np.uint64)[0])) == 1, "one poll writes, completes and rings"
-    assert int(f[q.cmd_off : q.cmd_off + 8].view(np.uint64)[0]) == words.pack_commit(1, 1)
+    assert words.rung(int(f[:8].view(np.uint64)[0])) == 1, "one poll writes, completes and rings"
+    assert int(f[q.cmd_off : q.cmd_off + 8].view(np.uint64)[0]) == words.Commit.pack(gen=1, seq=1)
     host.publish(handle, [5, 6, 7], State.DECODE_PROCESSING)
     (update,) = client.poll(time.monotonic())
     assert (update.handle, update.tokens, update.state) == (handle, [5, 6, 7], State.DECODE_PROCESSING)
@@ -146,8 +148,8 @@ def test_a_long_answer_wraps_the_count_of_the_hint(directory: Path, client: Ring
         for update in poll_until(client, lambda news, n=missing: sum(len(u.tokens) for u in news) >= n):
             got += update.tokens
         assert got == tokens[:count]
-    assert client._reader is not None
-    assert client._reader.hinted == 6
+    assert client._session is not None
+    assert client._session._reader.hinted == 6
 
 
 def test_a_cancel_is_one_word_for_its_generation(directory: Path, client: RingClient) -> None:
@@ -159,7 +161,7 @@ def test_a_cancel_is_one_word_for_its_generation(directory: Path, client: RingCl
     client.cancel(handle)
     client.poll(time.monotonic())
     at = GEOMETRY.cmd_off + COMMAND.size * handle.slot + COMMAND.offset("cancel")
-    assert int(host.region(Region.F, 1)[at : at + 8].view(np.uint64)[0]) == words.pack_checked(handle.gen)
+    assert int(host.region(Region.F, 1)[at : at + 8].view(np.uint64)[0]) == words.Cancel.pack(gen=handle.gen)
     host.publish(handle, [], State.DECODE_COMPLETED, Reason.CANCELLED)
     (update,) = client.poll(time.monotonic())
     assert update.reason is Reason.CANCELLED
@@ -382,7 +384,7 @@ def test_a_new_frontend_takes_the_partition_over(directory: Path) -> None:
     with pytest.raises(RingUnavailable):
         second.submit(request())
     at = GEOMETRY.cmd_off + COMMAND.size * handle.slot + COMMAND.offset("cancel")
-    assert int(host.region(Region.F, 1)[at : at + 8].view(np.uint64)[0]) == words.pack_checked(handle.gen)
+    assert int(host.region(Region.F, 1)[at : at + 8].view(np.uint64)[0]) == words.Cancel.pack(gen=handle.gen)
     host.publish(handle, [], State.DECODE_COMPLETED, Reason.CANCELLED)
     attach(second)
     second.submit(request())

@@ -60,10 +60,10 @@ class Monitor:
 
     def times(self, handle: Handle) -> words.Times | None:
         at = self._geometry.status_off + STATUS.size * handle.slot + STATUS.offset("w2")
-        return words.unpack_w2(int(self._g[at : at + 8].view(np.uint64)[0]), handle.gen)
+        return words.times_of(int(self._g[at : at + 8].view(np.uint64)[0]), handle.gen)
 
     def db(self) -> int | None:
-        return words.unpack_checked(int(self._f[:8].view(np.uint64)[F_HEAD.offset("db") // 8]))
+        return words.rung(int(self._f[:8].view(np.uint64)[F_HEAD.offset("db") // 8]))
 
     def check(self) -> None:
         """Compare with the last look. Raises AssertionError naming the invariant."""
@@ -75,21 +75,21 @@ class Monitor:
         now = self.status()
         for slot, (a, b) in enumerate(zip(self._w0, now, strict=True)):
             if a != b:
-                self._changed(slot, words.unpack_w0(a), words.unpack_w0(b))
+                self._changed(slot, words.W0(a), words.W0(b))
         self._w0 = now
 
     def _changed(self, slot: int, old: words.Status, new: words.Status) -> None:
-        if new.gen16 != old.gen16:
+        if new.gen != old.gen:
             assert old.state in (State.EMPTY, State.DECODE_COMPLETED), "5: a generation was left before its end"
-            assert new.gen16 == (old.gen16 + 1) & 0xFFFF, "2: a generation was skipped or claimed again"
-            self.started.append((slot, new.gen16))
+            assert new.gen == (old.gen + 1) & 0xFFFF, "2: a generation was skipped or claimed again"
+            self.started.append((slot, new.gen))
             self._written[slot] = []
         else:
             assert old.state != State.DECODE_COMPLETED, "5: a status changed after the end"
-            assert new.tokens >= old.tokens, "4: the count decreased"
-        if new.tokens and slot in self.offsets:
+            assert new.count >= old.count, "4: the count decreased"
+        if new.count and slot in self.offsets:
             at = self.offsets[slot]
-            tokens = self._g[at : at + 4 * new.tokens].view(np.uint32).tolist()
+            tokens = self._g[at : at + 4 * new.count].view(np.uint32).tolist()
             before = self._written.get(slot, [])
             assert tokens[: len(before)] == before, "4: a published token changed"
             self._written[slot] = tokens
@@ -145,13 +145,13 @@ class World:
             handle = self.client.submit(request)
         except (RingFull, RingUnavailable):
             return
-        stream = self.client._link.partition.streams[handle.slot]
+        stream = self.client._session.partition.streams[handle.slot]
         size = request.words().nbytes
         assert not _overlaps(busy_f, stream.prompt_off, size), "7: an input extent was reused under a work request"
         assert not _overlaps(busy_g, stream.out_off, request.output_bytes), "7: an output extent, under a read"
-        old = words.unpack_w0(self.monitor.status()[handle.slot])
+        old = words.W0(self.monitor.status()[handle.slot])
         assert old.state in (State.EMPTY, State.DECODE_COMPLETED), "7: a slot was reused before its end"
-        assert old.gen16 == (handle.gen - 1) & 0xFFFF, "7: a slot was reused before its generation was claimed"
+        assert old.gen == (handle.gen - 1) & 0xFFFF, "7: a slot was reused before its generation was claimed"
         self.submitted[handle.slot, handle.gen, stream.seq] = prompt.tolist()
         self.monitor.requests[handle.slot], self.monitor.offsets[handle.slot] = request, stream.out_off
         track = Track(handle, request, expected_tokens(prompt.tolist(), request.max_tokens, vocab))
@@ -195,7 +195,7 @@ class World:
             published = self.monitor.times(update.handle)
             assert published is not None, "15: an end without times"
             assert update.times in (None, published), "15: the times of another generation"
-            count = words.unpack_w0(self.monitor.status()[update.handle.slot]).tokens
+            count = words.W0(self.monitor.status()[update.handle.slot]).count
             assert len(track.tokens) == count, "6: delivered and published counts differ at the end"
 
     def cut(self, reachable: bool = True) -> None:
@@ -222,7 +222,7 @@ class World:
             self.step_net(8)
             self.step_scheduler(8)
             self.poll()
-            if self.client.health().link_up and not self.client._link.partition.streams:
+            if self.client.health().link_up and not self.client._session.partition.streams:
                 break
         else:
             raise AssertionError(f"10: requests never ended: {self.client.health()}")
@@ -232,7 +232,7 @@ class World:
         self.check_balance()
 
     def check_balance(self) -> None:
-        partition, geometry = self.client._link.partition, self.memory.geometry
+        partition, geometry = self.client._session.partition, self.memory.geometry
         assert all(t.end is not None for t in self.tracks), "5: a request got no end"
         assert partition.slots.free == geometry.slots_per_part, "13: a slot leaked"
         assert partition.inputs.free_bytes == geometry.input_bytes, "13: an input extent leaked"
@@ -241,8 +241,8 @@ class World:
         at, n = geometry.cmd_off, geometry.slots_per_part
         commits = self.memory.region(Region.F, 0)[at : at + COMMAND.size * n].view(np.uint32).reshape(n, 4)
         for slot, (w0, gen) in enumerate(zip(self.monitor.status(), commits[:, 0].tolist(), strict=True)):
-            status = words.unpack_w0(w0)
-            assert status.gen16 == gen & 0xFFFF, f"10: the commit of slot {slot} was never claimed"
+            status = words.W0(w0)
+            assert status.gen == gen & 0xFFFF, f"10: the commit of slot {slot} was never claimed"
             assert status.state in (State.EMPTY, State.DECODE_COMPLETED), f"10: slot {slot} never ended"
 
 

@@ -119,19 +119,18 @@ class Appliance:
                 "password_hash": "$6$rounds=5000$saltsalt$0123456789abcdefghijklmnopqrstuvwxyz",
                 "authorized_keys": [key.with_suffix(".pub").read_text().strip()],
                 "host_key": key.read_text(),
-                "ring": {"address": "10.9.1.2/30"},
             },
             "reboot_timeout_s": 60,
             # A room that is off says so at once.
             **{f"{role}_probe_s": 1 for role in ("bluefield_image", "idle", "reboot")},
-            "pair_connect_s": 1,
+            "change_connect_s": 1,
             "apt_pinned_retries": 1,
         }
         self.pair: dict[str, Any] = {
             "blink_appliance": self.name,
             "blink_topology": "same_card",
             "blink_gpu_uuid": f"{GPU_UUID}{number}",
-            "blink_card": {"serial": f"{SERIALS}{number}", "bdf": BDF, "rshim": "rshim0", "rshim_via": self.host.name},
+            "blink_card": {"serial": f"{SERIALS}{number}", "bdf": BDF, "rshim_via": self.host.name},
             "blink_ring_net": {"host": f"10.9.{number}.1/30", "dpu": f"10.9.{number}.2/30"},
         }
         write_inventory(directory, [self])

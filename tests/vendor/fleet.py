@@ -43,7 +43,7 @@ class Fleet:
     def __init__(self, folder: Path, *appliances: Appliance, **groups: Any) -> None:
         self.folder, self.appliances = folder, appliances
         self.variables = appliances[0].variables | PLACES
-        settings = {"hostname": "{{ inventory_hostname }}", "ring": {"address": "{{ blink_ring_net.dpu }}"}}
+        settings = {"hostname": "{{ inventory_hostname }}"}
         self.variables["bluefield_image_settings"] = self.variables["bluefield_image_settings"] | settings
         folder.mkdir(exist_ok=True)
         write_inventory(folder, list(appliances), **groups)

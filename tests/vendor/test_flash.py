@@ -45,7 +45,8 @@ def mended(card: Appliance) -> Any:
 
 def flash(card: Appliance, bfb: Path | None = None, limit: float = 30) -> dict[str, Any]:
     """Flash as the role's unit does, and return the verdict."""
-    settings = card.variables["bluefield_image_settings"] | {"appliance": "ap001"}
+    pair = {"appliance": "ap001", "ring": {"address": card.pair["blink_ring_net"]["dpu"]}}
+    settings = card.variables["bluefield_image_settings"] | pair
     config = subprocess.run(
         [sys.executable, "-m", "images.bluefield", "config", "--settings", "-"],
         cwd=ROOT, input=json.dumps(settings), capture_output=True, text=True, check=True,

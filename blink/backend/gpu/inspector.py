@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from pathlib import Path
 
 from blink.backend.gpu.assembly import Assembly, assemble, open_device, require_free
 from blink.backend.gpu.inspection import (
@@ -23,15 +24,19 @@ from blink.backend.setup import Setup
 from blink.errors import BlinkError
 from blink.gpu.graphs import destroy_exec, instantiate
 from blink.gpu.nodes import node_counts, require_runnable
+from blink.output import write_json
 from blink.registry import DRIVERS
 
 log = logging.getLogger("blink.backend")
 
 
-def check(setup: Setup) -> int:
-    """Say whether the inspection is up to date, and where not, in what. Changes nothing."""
+def check(setup: Setup, json_path: Path | None = None) -> int:
+    """Say whether the inspection is up to date, and where not, in what: also to ``json_path``. Changes nothing."""
     wrong = differences(read_inspection(inspection_path(setup)), identity(open_device(setup), setup))
-    print(f"{inspection_path(setup)}: {'would be made: ' + ', '.join(wrong) if wrong else 'up to date'}")
+    if str(json_path) != "-":
+        print(f"{inspection_path(setup)}: {'would be made: ' + ', '.join(wrong) if wrong else 'up to date'}")
+    if json_path is not None:
+        write_json(json_path, {"differs": wrong})
     return 0
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blink import core
-from blink.ring.layout import Counter, Geometry, Reason
+from blink.ring.layout import COUNTERS, Counter, Geometry, Reason
 
 
 @cache
@@ -43,7 +43,7 @@ def state_size(packed: npt.NDArray[Any], geometry: Geometry) -> int:
 
 def counters_of(state: int) -> dict[str, int]:
     """Every counter of the scheduler whose memory, or a copy of it, is at ``state``, 64-byte aligned."""
-    raw = np.zeros(128, np.uint64)
+    raw = np.zeros(COUNTERS, np.uint64)
     library().blink_sched_counters(state, raw.ctypes.data)
     named = {c.name: int(raw[c]) for c in Counter if c is not Counter.FINISHED_BASE}
     finished = {f"FINISHED_{r.name}": int(raw[Counter.FINISHED_BASE + r]) for r in Reason if r is not Reason.NONE}

@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from blink.backend.scheduler.buckets import decode_buckets, prefill_buckets
-from blink.engine.seam.batch import MAX_BIAS, MAX_EOS, MAX_STOP, SCHED_CONFIG
+from blink.engine.seam.batch import MAX_BIAS, MAX_REQUEST_STOP, SCHED_CONFIG
 from blink.ring.header import Header
-from blink.ring.layout import Geometry
+from blink.ring.layout import EXTENSION_WORDS, Geometry
 
 if TYPE_CHECKING:
     from blink.config import EngineConfig
 
-EXT_WORDS = 2 + (MAX_STOP - MAX_EOS) + 2 * MAX_BIAS
+EXT_WORDS = EXTENSION_WORDS(n_stop=MAX_REQUEST_STOP, n_bias=MAX_BIAS)
 """The longest extension that can be valid."""
 SHARED = ("lanes", "vocab", "max_context", "ext_words", "page_tokens", "pages")
 """What the ring's header tells workers of the scheduler, under the same names."""

@@ -18,14 +18,13 @@ from __future__ import annotations
 
 import enum
 
+from blink import limits
 from blink.cstruct import Buffer, Buffers, Field, Struct
 from blink.ring.layout import LOGPROB
 
-MAX_BUCKETS = 512
-"""Of each kind: the paper's dense grids have 650 to 1000 graphs in all."""
-MAX_EOS = 8
-MAX_STOP = 64
-MAX_BIAS = 1024
+MAX_BUCKETS, MAX_EOS, MAX_STOP, MAX_BIAS = limits.BUCKETS, limits.EOS, limits.STOP, limits.BIAS
+MAX_REQUEST_STOP = MAX_STOP - MAX_EOS
+"""Stop ids of a request: a lane's list has room for the model's own besides."""
 
 
 class Kind(enum.IntEnum):
@@ -157,8 +156,11 @@ def header_enums() -> dict[str, dict[str, int]]:
         "KIND": {k.name: k.value for k in Kind},
         "GRAPHS": {"FIRST": GRAPH_ORDER[0].value},
         "CONTROL": {c.name: c.value for c in Control},
-        "BATCH": {"MAX_BUCKETS": MAX_BUCKETS, "MAX_EOS": MAX_EOS, "MAX_STOP": MAX_STOP, "MAX_BIAS": MAX_BIAS},
-    }
+        "BATCH": {"MAX_BUCKETS": MAX_BUCKETS, "MAX_EOS": MAX_EOS, "MAX_STOP": MAX_STOP, "MAX_BIAS": MAX_BIAS,
+                  "MAX_REQUEST_STOP": MAX_REQUEST_STOP, "MAX_LANES": limits.LANES, "MAX_RECORDS": limits.RECORDS,
+                  "MAX_CONTEXT": limits.CONTEXT, "MAX_TOKENS": limits.BATCH_TOKENS,
+                  "MAX_PAGE_TOKENS": limits.PAGE_TOKENS},
+    }  # fmt: skip
 
 
 PARTS = (STEP, LANE, BATCH, SCHED_CONFIG, DECISION)

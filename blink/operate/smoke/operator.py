@@ -10,10 +10,10 @@ import numpy as np
 
 from blink.config import ApplianceConfig
 from blink.operate.smoke.check import CheckError, Deadline
-from blink.ring.choose import open_transport
 from blink.ring.client import Handle, RingClient, SamplingParams, SubmitRequest
 from blink.ring.layout import REASON_TEXT, Reason, State
 from blink.ring.lease import PartitionLease
+from blink.ring_access import open_transport
 
 POLL_S = 0.0005
 UP_S = 10.0

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 from blink.operate.smoke.check import Check, CheckError, Deadline
 from blink.operate.smoke.context import Context
-from blink.ring.choose import open_transport
 from blink.ring.layout import HEADER, STATUS
 from blink.ring.transport import Channel, LinkState, Region
 from blink.ring.verbs.device import Device
 from blink.ring.verbs.transport import VerbsTransport
+from blink.ring_access import open_transport
 
 ROUND_TRIPS = 200
 PAYLOAD = 1024

@@ -10,11 +10,11 @@ import numpy as np
 from blink.operate.smoke.check import Check, CheckError, Deadline
 from blink.operate.smoke.context import Context
 from blink.operate.smoke.golden import find_golden
-from blink.ring.choose import open_transport
 from blink.ring.health import phase_name
 from blink.ring.layout import Counter, Phase, State
 from blink.ring.observe import Observer
 from blink.ring.transport import Region
+from blink.ring_access import open_transport
 
 SCRATCH_BYTES = 4096
 LIFE_TOKENS = 16

@@ -7,7 +7,6 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from blink.config import RdmaConfig
 from blink.errors import BlinkError
 from blink.release import running_release
 from blink.ring import handshake as hs
@@ -15,7 +14,8 @@ from blink.ring.keys import read_key
 from blink.ring.layout import PAGE
 from blink.ring.transport import Channel, Region
 from blink.ring.verbs.fabric import Domain, Fabric, FabricError, QueuePair, Rights
-from blink.ring.verbs.queue import Lane
+from blink.ring.verbs.queue import WorkQueuePair
+from blink.ring.verbs.settings import RdmaSettings
 from blink.ring.verbs.staging import Staging
 
 WRITE_STAGING = 4 << 20
@@ -28,14 +28,14 @@ KEEPALIVE = ((socket.TCP_KEEPIDLE, 3), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KE
 class Request:
     """What a frontend asks of ringd. ``holder`` (16 bytes) is who claims the partition."""
 
-    config: RdmaConfig
+    config: RdmaSettings
     access: hs.Access
     partition: int
     holder: bytes
 
 
 class Connection:
-    """Lanes and regions of an established connection, and the TCP connection that is its lease.
+    """Queue pairs and regions of an established connection, and the TCP connection that is its lease.
 
     ``writes`` is None for an observer. ``cut`` only drops the lease, without waiting; ``close`` frees everything.
     """
@@ -46,8 +46,8 @@ class Connection:
         self.local: hs.Endpoint
         self.answer: hs.Answer
         self.session: hs.Session
-        self.writes: Lane | None = None
-        self.reads: dict[Channel, Lane] = {}
+        self.writes: WorkQueuePair | None = None
+        self.reads: dict[Channel, WorkQueuePair] = {}
         self._qps: list[QueuePair] = []
         self._staging: list[Staging] = []
         self._stack = ExitStack()
@@ -84,16 +84,16 @@ class Connection:
         for index, qp in enumerate(self._qps):
             qp.connect(self.local, answer.endpoint, index, initiates=True)
         reads = min(self.local.initiator, answer.endpoint.responder)
-        lanes = [Lane(qp, s, reads, read=True) for qp, s in zip(self._qps, self._staging, strict=True)]
+        queues = [WorkQueuePair(qp, s, reads, read=True) for qp, s in zip(self._qps, self._staging, strict=True)]
         if self.request.access is hs.Access.WORKER:
-            self.writes = Lane(self._qps[0], self._staging[0], self._write_depth, read=False)
-            self.reads = {Channel.STATUS: lanes[1], Channel.TOKENS: lanes[2]}
+            self.writes = WorkQueuePair(self._qps[0], self._staging[0], self._write_depth, read=False)
+            self.reads = {Channel.STATUS: queues[1], Channel.TOKENS: queues[2]}
         else:
-            self.reads = {Channel.STATUS: lanes[0], Channel.TOKENS: lanes[0]}
+            self.reads = {Channel.STATUS: queues[0], Channel.TOKENS: queues[0]}
 
     @property
-    def lanes(self) -> list[Lane]:
-        """Every lane, once."""
+    def queues(self) -> list[WorkQueuePair]:
+        """Every queue pair, once."""
         return list(dict.fromkeys([*([self.writes] if self.writes else []), *self.reads.values()]))
 
     def region(self, region: Region) -> hs.RemoteRegion:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
-from blink.config import RdmaConfig
 from blink.errors import BlinkError
 from blink.ring.handshake import Endpoint
 from blink.ring.verbs.binding import verbs
 from blink.ring.verbs.fabric import FabricError, Limits, Op, Rights
+from blink.ring.verbs.settings import RdmaSettings
 
 RETRY_COUNT = 6  # 7 means for ever on some devices
 ACK_TIMEOUT = 16  # 4.096 us * 2**16 = 0.27 s, so that a dead path is known after some two seconds
@@ -36,7 +36,7 @@ def _call(what: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T
 class Device:
     """The device and port that ``[rdma]`` names. Raises BlinkError saying which of device, port or GID is unfit."""
 
-    def __init__(self, config: RdmaConfig) -> None:
+    def __init__(self, config: RdmaSettings) -> None:
         self.name = _device_name(config.device)
         v = verbs()
         try:
@@ -55,7 +55,7 @@ class Device:
             self.close()
             raise
 
-    def _examine(self, config: RdmaConfig) -> tuple[int, Limits]:
+    def _examine(self, config: RdmaSettings) -> tuple[int, Limits]:
         v, where = verbs(), f"port {config.port} of {self.name}"
         port = _call(f"asking {where}", self._context.query_port, config.port)
         if port.link_layer != v.IBV_LINK_LAYER_ETHERNET:
@@ -74,7 +74,7 @@ class Device:
         )
         return index, limits
 
-    def _find_gid(self, config: RdmaConfig, size: int, where: str) -> tuple[int, bytes]:
+    def _find_gid(self, config: RdmaSettings, size: int, where: str) -> tuple[int, bytes]:
         v, seen = verbs(), []
         kinds = {"roce_v1": v.IBV_GID_TYPE_SYSFS_IB_ROCE_V1, "roce_v2": v.IBV_GID_TYPE_SYSFS_ROCE_V2}
         wanted = config.gid_address

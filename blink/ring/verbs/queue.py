@@ -37,7 +37,7 @@ class _Posted:
     length: int
 
 
-class Lane:
+class WorkQueuePair:
     """Posts to ``qp``, whose operations all are reads, or all are writes.
 
     ``depth`` is how many operations it takes. An operation posted while others are outstanding waits for the next

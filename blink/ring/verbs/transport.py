@@ -136,8 +136,8 @@ class VerbsTransport:
             return []
         done: list[Completion] = []
         try:
-            for lane in self._connection.lanes:
-                done += lane.poll()
+            for queue in self._connection.queues:
+                done += queue.poll()
         except LinkDown as e:
             if self._ended is None:
                 self._drop(str(e))

@@ -1,13 +1,16 @@
-"""Print, as JSON, what this machine offers. Standard library only: it runs before anything is installed.
+"""Measure this machine and judge it, before anything is installed; JSON on stdout.
 
-machine.py --port PORT --config FILE --disk PATH --shm PATH [--gpu]
+machine.py NEEDS
+
+NEEDS is a JSON object, which the role's vars/main.yml makes. Printed is {"faults": [{"cause", "remedy"}], "notes":
+[TEXT]}; a machine without a fault can serve. Standard library only.
 """
 
-import argparse
 import json
 import os
 import platform
 import subprocess
+import sys
 from pathlib import Path
 
 LISTEN = "0A"
@@ -106,27 +109,135 @@ def gpus():
     }
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--config", required=True)
-    parser.add_argument("--disk", required=True)
-    parser.add_argument("--shm", required=True)
-    parser.add_argument("--gpu", action="store_true")
-    args = parser.parse_args()
+def measure(needs):
+    """What this machine offers of ``needs``."""
     report = {
         "python": platform.python_version(),
-        "machine": platform.machine(),
         "cpus": len(os.sched_getaffinity(0)),
         "memory_mib": available_memory_mib(),
-        "disk_mib": free_mib(args.disk),
-        "shm_mib": free_mib(args.shm),
-        "port_holder": port_holder(args.port, args.config),
+        "disk_mib": free_mib(needs["state_dir"]),
+        "shm_mib": free_mib(needs["ring_dir"]),
+        "port_holder": port_holder(needs["port"], needs["config"]),
     }
-    if args.gpu:
+    if needs.get("gpu"):
         report["gpus"] = gpus()
-    print(json.dumps(report))
+    return report
+
+
+def numbers(version):
+    """A version, to be compared with another."""
+    return [int(part) for part in version.split(".") if part.isdecimal()]
+
+
+def judge(machine, needs):
+    """The faults of a measured machine, as (cause, remedy). What this appliance holds already is not missing."""
+    is_up = machine["port_holder"]["own"]
+    if numbers(machine["python"]) < [3, 11]:
+        yield (
+            f"Python {machine['python']} is too old",
+            "Install Python 3.11 or newer and set ansible_python_interpreter",
+        )
+    if machine["cpus"] < needs["cpus"]:
+        yield (
+            f"{machine['cpus']} CPUs are available, {needs['cpus']} are needed",
+            "Widen this process's CPU affinity, or take a larger machine",
+        )
+    if machine["memory_mib"] < needs["memory_mib"] and not is_up:
+        yield (
+            f"{machine['memory_mib']} MiB of memory are available, {needs['memory_mib']} are needed",
+            "Stop other programs, or set preflight_memory_mib if the model is smaller than the embedded one",
+        )
+    if machine["disk_mib"] < needs["disk_mib"] and not is_up:
+        yield (
+            f"{machine['disk_mib']} MiB are free for {needs['state_dir']}, {needs['disk_mib']} are needed",
+            "Free some, or set blink_state_dir to another disk",
+        )
+    if machine["shm_mib"] < needs["shm_mib"] and not is_up:
+        yield (
+            f"{machine['shm_mib']} MiB are free for the ring in {needs['ring_dir']}, {needs['shm_mib']} are needed",
+            "Enlarge that tmpfs (mount -o remount,size=1G /dev/shm; docker run --shm-size 1g)",
+        )
+    if len(os.fsencode(needs["run_dir"])) > needs["run_dir_bytes"]:
+        yield (
+            f"{needs['run_dir']} is longer than {needs['run_dir_bytes']} bytes, too long for a socket's path",
+            "Set blink_run_dir or blink_state_dir to a shorter one",
+        )
+    holder = machine["port_holder"]
+    if holder["busy"] and not is_up:
+        who = f"process {holder['pid']} ({holder['command']})" if holder["pid"] else "another user's process"
+        yield (
+            f"Port {needs['port']} is taken by {who}",
+            "Stop it, or choose another port: make up PORT=8001, or blink_http_port in the inventory",
+        )
+    if needs.get("gpu"):
+        yield from judge_gpus(machine["gpus"], needs["gpu"], is_up)
+
+
+def judge_gpus(seen, wanted, is_up):
+    """The faults of the GPU that is ``wanted``."""
+    branch = wanted["driver"]
+    if not seen["found"]:
+        yield (
+            f"No GPU can be used ({seen['why']})",
+            f"Engine {wanted['engine']} needs an NVIDIA GPU and its driver, branch {branch} or newer; `nvidia-smi` "
+            "shows both. Without a GPU: blink_engine reference, as in inventory/local",
+        )
+        return
+    gpu = find_gpu(seen, wanted)
+    if gpu is None:
+        here = " ".join(f"{g['index']} {g['name']} {g['uuid']};" for g in seen["found"])
+        yield (
+            f"There is no GPU {wanted['device']}; this machine has {here.rstrip(';')}",
+            "Set engine.device in blink_settings to one of them",
+        )
+        return
+    if numbers(gpu["driver_version"]) < numbers(branch):
+        yield (
+            f"The driver is {gpu['driver_version']}",
+            f"CUDA 13.0, which the kernels are compiled for, needs branch {branch} or newer. Install it",
+        )
+    if gpu["mig.mode.current"] == "Enabled":
+        yield (
+            f"GPU {gpu['index']} is divided (MIG)",
+            f"Blink serves from a whole GPU: `nvidia-smi -i {gpu['index']} -mig 0`, or set engine.device in "
+            "blink_settings to another",
+        )
+    if gpu["compute_mode"] == "Prohibited":
+        yield f"The compute mode of GPU {gpu['index']} is Prohibited", f"`nvidia-smi -i {gpu['index']} -c DEFAULT`"
+    free = whole(gpu["memory.total"]) - whole(gpu["memory.used"])
+    if free < wanted["memory_mib"] and not is_up:
+        yield (
+            f"GPU {gpu['index']} has {free} MiB free of {gpu['memory.total']}, {wanted['memory_mib']} are needed",
+            "Stop what uses it (`nvidia-smi` names the processes), or set preflight_gpu_memory_mib if the model is "
+            "smaller",
+        )
+
+
+def whole(text):
+    """A number of nvidia-smi's; 0 where it has none, such as [N/A]."""
+    return int(text) if text.isdecimal() else 0
+
+
+def find_gpu(seen, wanted):
+    """The GPU whose number or UUID is ``wanted``; None where there is none."""
+    return next((gpu for gpu in seen["found"] if wanted["device"] in (gpu["uuid"], gpu["index"])), None)
+
+
+def notes(machine, needs):
+    """What costs time, and is no fault."""
+    gpu = find_gpu(machine["gpus"], needs["gpu"]) if needs.get("gpu") else None
+    if gpu is not None and gpu["persistence_mode"] == "Disabled":
+        yield (
+            f"GPU {gpu['index']} is not kept initialised between processes, which makes a start of the backend take "
+            "seconds longer. Enable nvidia-persistenced."
+        )
+
+
+def main(needs):
+    machine = measure(needs)
+    faults = [{"cause": cause, "remedy": remedy} for cause, remedy in judge(machine, needs)]
+    print(json.dumps({"faults": faults, "notes": list(notes(machine, needs))}))
 
 
 if __name__ == "__main__":
-    main()
+    main(json.loads(sys.argv[1]))

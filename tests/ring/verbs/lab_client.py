@@ -18,13 +18,13 @@ import numpy as np
 
 from blink.config import ApplianceConfig, load_config
 from blink.ring import handshake as hs
-from blink.ring.choose import holder_id, open_transport
 from blink.ring.client import RingClient, RingFull, SamplingParams, SubmitRequest
 from blink.ring.layout import PAGE, Reason
 from blink.ring.transport import Channel, LinkState, Region
 from blink.ring.verbs.connection import Request
 from blink.ring.verbs.device import Device
 from blink.ring.verbs.transport import VerbsTransport
+from blink.ring_access import holder_id, open_transport
 from tests.ring.scheduler_process import CONFIG
 from tests.ring.toy import expected_tokens
 
@@ -131,12 +131,12 @@ def permissions(config: ApplianceConfig) -> Json:
         assert settle(transport) == "", transport.detail
         connection = transport.connection
         assert connection is not None
-        place, lane = connection.region(region), connection.reads[Channel.STATUS]
+        place, queue = connection.region(region), connection.reads[Channel.STATUS]
         if read:
-            lane.read(place.address + place.length, place.rkey, 8, 999)
+            queue.read(place.address + place.length, place.rkey, 8, 999)
         else:
-            lane._read = False
-            lane.write([(place.address + 8, b"\xff" * 8)], place.rkey, 999)
+            queue._read = False
+            queue.write([(place.address + 8, b"\xff" * 8)], place.rkey, 999)
         outcome[name] = {"landed": finish(transport, 999) is not None, "detail": transport.detail, "changed": False}
         transport.close()
     return outcome

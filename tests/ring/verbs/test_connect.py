@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from blink.config import ApplianceConfig, RdmaConfig
 from blink.errors import BlinkError
-from blink.ring.choose import HOLDER, holder_id, open_transport
 from blink.ring.shm import ShmTransport
 from blink.ring.verbs import binding
 from blink.ring.verbs.binding import Pyverbs
+from blink.ring_access import HOLDER, holder_id, open_transport
 
 
 def config(root: Path, **rdma: Any) -> ApplianceConfig:

@@ -1,4 +1,4 @@
-"""The transport that a configuration names: the one place that knows them all."""
+"""How a configuration says that the ring is reached: the one place that knows all transports."""
 
 from __future__ import annotations
 

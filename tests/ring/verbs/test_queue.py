@@ -1,4 +1,4 @@
-"""Staging and lanes: what waits, what is posted together, what is given back."""
+"""Staging and queue pairs: what waits, what is posted together, what is given back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from blink.ring.transport import Completion
 from blink.ring.verbs.fabric import Rights
-from blink.ring.verbs.queue import PIECE, SIGNAL_EVERY, Lane, LinkDown, split
+from blink.ring.verbs.queue import PIECE, SIGNAL_EVERY, LinkDown, WorkQueuePair, split
 from blink.ring.verbs.staging import ALIGN, Staging
 from tests.depth import examples
 from tests.ringd.simulated import Network, SimDomain, SimFabric, SimQueuePair
@@ -69,19 +69,19 @@ class Pair:
         qps = [d.queue_pair(depth, Rights.READ | Rights.WRITE) for d in domains]
         qps[0]._peer, qps[1]._peer, qps[1]._reads, qps[1].initiates = qps[1].number, qps[0].number, 16, True
         self.qp: SimQueuePair = qps[1]
-        self.lane = Lane(self.qp, Staging(domains[1], staging), depth, read=read)
+        self.queue = WorkQueuePair(self.qp, Staging(domains[1], staging), depth, read=read)
 
     def write(self, ticket: int, *parts: tuple[int, bytes]) -> None:
-        self.lane.write([(self.remote.address + at, data) for at, data in parts], self.region.rkey, ticket)
+        self.queue.write([(self.remote.address + at, data) for at, data in parts], self.region.rkey, ticket)
 
     def read(self, ticket: int, at: int, length: int) -> None:
-        self.lane.read(self.remote.address + at, self.region.rkey, length, ticket)
+        self.queue.read(self.remote.address + at, self.region.rkey, length, ticket)
 
     def drain(self) -> list[Completion]:
         done: list[Completion] = []
-        while self.lane.outstanding:
-            done += self.lane.poll()
-        return done + self.lane.poll()
+        while self.queue.outstanding:
+            done += self.queue.poll()
+        return done + self.queue.poll()
 
 
 def test_a_chain_is_one_list_with_one_completion() -> None:
@@ -89,7 +89,7 @@ def test_a_chain_is_one_list_with_one_completion() -> None:
     pair.write(1, (0, b"payload!"), (64, b"request "), (128, b"commit  "))
     assert pair.qp.lists == [3]
     assert [op.signaled for op, _, _ in pair.qp._queue] == [False, False, True]
-    assert [c.ticket for c in pair.lane.poll()] == [1]
+    assert [c.ticket for c in pair.queue.poll()] == [1]
     assert pair.remote.bytes[128:136].tobytes() == b"commit  "
 
 
@@ -132,8 +132,8 @@ def test_reads_wait_for_queue_and_staging(length: int) -> None:
         pair.remote.bytes[ticket * 64] = ticket
         pair.read(ticket, ticket * 64, length)
     seen = []
-    while pair.lane.outstanding:
-        for done in pair.lane.poll():
+    while pair.queue.outstanding:
+        for done in pair.queue.poll():
             assert done.data is not None
             assert len(done.data) == length
             assert int(done.data[0]) == done.ticket
@@ -161,4 +161,4 @@ def test_a_failure_is_told_in_words(break_it, says: str) -> None:  # type: ignor
     pair.write(1, (0, bytes(8)))
     break_it(pair)
     with pytest.raises(LinkDown, match=says):
-        pair.lane.poll()
+        pair.queue.poll()
