@@ -85,9 +85,7 @@ def page() -> str:
     folders = sorted(path.parent.parent for path in ROOT.glob("roles/*/meta/argument_specs.yml"))
     specs = {f.name: yaml.safe_load((f / "meta/argument_specs.yml").read_text())["argument_specs"] for f in folders}
     lines = [HEAD, "| role | does |", "| --- | --- |"]
-    lines += [
-        f"| [`{name}`](#{name}) | {one_line(spec['main']['short_description'])} |" for name, spec in specs.items()
-    ]
+    lines += [f"| [`{name}`](#{name}) | {one_line(s['main']['short_description'])} |" for name, s in specs.items()]
     lines.append("")
     for folder in folders:
         file, shown = folder / "defaults/main.yml", list[list[str]]()

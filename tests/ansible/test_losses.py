@@ -26,6 +26,7 @@ def untouched(fleet: Losses, *names: str) -> bool:
     return not any(fleet.steps(f"{name}-{half}") for name in names for half in HALVES)
 
 
+@pytest.mark.timeout(900)  # seven roll-outs of a pair
 def test_a_loss_in_a_later_batch_stops_the_rest_and_the_next_run_goes_on_canary_first(tmp_path: Path) -> None:
     fleet = Losses(tmp_path, 3)
     fleet.fail("smoke", "ap002-dpu")

@@ -122,7 +122,7 @@ class Appliance:
             },
             "reboot_timeout_s": 60,
             # A room that is off says so at once.
-            **{f"{role}_probe_s": 1 for role in ("bluefield_image", "idle", "reboot")},
+            **{f"{role}_probe_s": 1 for role in ("bluefield_image", "refuse_while_serving", "reboot")},
             "change_connect_s": 1,
             "apt_pinned_retries": 1,
         }
