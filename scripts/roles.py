@@ -19,14 +19,15 @@ PAGE = ROOT / "docs/roles.md"
 HEAD = """\
 # Roles
 
-Written by `make generate` from `roles/*/meta/argument_specs.yml` and `roles/*/defaults/main.yml`; `make lint` compares.
+Written by `make generate` from `roles/*/meta/argument_specs.yml` and `roles/*/defaults/main.yml`; `make lint`
+compares.
 [development.md](development.md#provisioning) says how roles are written, [provisioning.md](provisioning.md) and
 [fleet.md](fleet.md) what they are for. Variables without a prefix of a role's are the inventory's.
 
 A role returns at most one dictionary, named after it: `NAME_result`. A set of tasks besides `main` is called with
 `tasks_from`.
 """
-LONGEST = 60  # of a default that is shown
+LONGEST = 60
 WIDTH = 120
 
 

@@ -17,7 +17,7 @@ Part = tuple[int, str, Struct | None]  # offset, what is there, the record whose
 
 def draw() -> str:
     """The SVG file."""
-    fig = Figure(1100, 810, "The ring's memory: objects G and F, their partitions, their records", "ring_memory.py")
+    fig = Figure(1100, 824, "The ring's memory: objects G and F, their partitions, their records", "ring_memory.py")
     fig.text(24, 32, "The ring's memory", "title")
     geometry = f"{RING.slots} slots in {RING.parts} partitions, each of n = {RING.slots_per_part}"
     fig.text(284, 32, f"{geometry}; offsets are hexadecimal")
@@ -38,6 +38,8 @@ def draw() -> str:
         (RING.in_off, f"input {arena}: prompts, extensions", None),
     ]
     _partition(fig, TOPS[1], "F_p", "frontend", parts=f_parts, first=TOPS[1] + 44)
+    _packed(fig, TOPS[0] + 44 + 3 * ROW + 28, "scheduler", (STATUS, G_HEAD))
+    _packed(fig, TOPS[1] + 44 + 4 * ROW + 28, "frontend", (F_HEAD, COMMAND))
     return fig.svg()
 
 
@@ -89,3 +91,20 @@ def _words(fig: Figure, y: float, kind: str, struct: Struct) -> float:
         at = x + 10 + (w - 10) / PER_LINE * (i % PER_LINE)
         fig.text(at, y + 20 + LINE * (1 + i // PER_LINE), f"{field.offset:02X} {name}", "code")
     return height
+
+
+def _packed(fig: Figure, y: float, kind: str, structs: tuple[Struct, ...]) -> None:
+    """The packed words of ``structs`` from high to low bits, each field as wide as its bits."""
+    x, w = OBJECT[0] + 66, PART[0] + PART[1] - OBJECT[0] - 66
+    fig.text(OBJECT[0], y, "packed words: fields and their bits, high to low")
+    for field in (f for struct in structs for f in struct.fields if f.word is not None):
+        assert field.word is not None
+        y += 32
+        fig.text(OBJECT[0], y, field.name, "code")
+        at: float = x
+        for bits in field.word.fields:
+            width = w * bits.width / 64
+            name = f"~{bits.inverse_of}" if bits.inverse_of else bits.name
+            fig.box((at, y - 16, width, 24), kind)
+            fig.text(at + width / 2, y, f"{name}{bits.width}", "code", "middle")
+            at += width

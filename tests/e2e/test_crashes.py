@@ -144,6 +144,8 @@ def test_without_a_restart_a_dead_backend_is_noticed_and_named(a: Appliance) -> 
 def test_a_restarted_frontend_reclaims_what_its_predecessor_held(a: Appliance) -> None:
     backend, frontend = a.backend(), a.frontend()
     streams = [Stream(a) for _ in range(6)]  # more than lanes, so that some wait
+    # One that is cancelled before it is claimed is finished and no claim.
+    wait_for("the scheduler to have them all", lambda: a.observe().counter(Counter.CLAIMS) == len(streams))
     streams[0].wait_started()
     # What the backend holds now cannot end before the next frontend has come for it, however long that takes to start.
     with a.stopped("backend"):

@@ -25,6 +25,12 @@ def kept(logits, **params):
     return np.flatnonzero(weights(np.array(logits, np.float32), SampleParams(**params))).tolist()
 
 
+def test_the_lowest_draw_is_not_a_token_without_weight(monkeypatch):
+    monkeypatch.setattr("blink.engine.reference.sampling.random_u64", lambda seed, position: 0)
+    z = np.array([0, 5, 5], np.float32)
+    assert sample(z, SampleParams(temperature=1, banned=(0,)), 0)[0] == 1
+
+
 def test_greedy_takes_the_lowest_of_equal_ids():
     z = np.zeros(9, np.float32)
     z[[4, 7]] = 3

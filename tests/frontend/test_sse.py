@@ -106,3 +106,8 @@ def test_hang_up_is_told_once_and_not_after_close() -> None:
 
     assert asyncio.run(watch(close_first=False)) == 1
     assert asyncio.run(watch(close_first=True)) == 0
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.2, "1"), (1.0, "1"), (1.2, "2")])
+def test_a_client_is_never_told_to_retry_at_once_or_too_early(seconds: float, said: str) -> None:
+    assert ApiError(429, "queue full", retry_after=seconds).response().headers["Retry-After"] == said

@@ -31,7 +31,9 @@ def engine(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture
 def a(gpu: object, tmp_path: Path, tiny_model: Path, engine: dict[str, Any]) -> Iterator[Appliance]:
-    with appliance(tmp_path, tiny_model, engine=engine) as a:
+    # What is kept of its graphs has its name, and tests of several processes run side by side.
+    name = f"test-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
+    with appliance(tmp_path, tiny_model, engine=engine, instance={"name": name}) as a:
         yield a
 
 
@@ -99,7 +101,7 @@ def test_a_stopped_process_goes_on_serving(a: Appliance, engine: dict[str, Any])
 
 
 def test_graphs_are_prepared_once_and_anew_when_something_changes(a: Appliance) -> None:
-    path = cache_folder() / "graphs-test.json"
+    path = cache_folder() / f"graphs-{a.config.instance.name}.json"
     path.unlink(missing_ok=True)
     first = a.command("backend", "--prepare")
     assert first.returncode == 0, first.stderr

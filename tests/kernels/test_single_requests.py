@@ -40,7 +40,7 @@ def run_raw(w: World, slot: int, limit: int = 50) -> Reason:
     ("fields", "reason"),
     [
         ({"prompt_len": 0}, Reason.ERR_EMPTY),
-        ({"prompt_len": 30}, Reason.ERR_TOO_LONG),
+        ({"prompt_len": 29}, Reason.ERR_TOO_LONG),  # with the 4 tokens asked for, one more than max_context
         ({"prompt_len": 0xFFFFFFFF}, Reason.ERR_TOO_LONG),
         ({"max_tokens": 0xFFFFFFFF}, Reason.ERR_TOO_LONG),
         ({"max_tokens": 0}, Reason.ERR_PARAMS),

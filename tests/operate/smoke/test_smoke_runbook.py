@@ -27,7 +27,7 @@ def parts(symptom: str) -> list[str]:
     """The literal parts of a heading; a state of `blink status` is quoted in its source."""
     if symptom.startswith("state "):
         return [f'"{symptom.split()[1]}"']
-    return [part.strip(" :,") for part in symptom.split("…")]
+    return [part.strip(" :,.") for part in symptom.split("…")]
 
 
 def test_every_symptom_is_said_by_the_code() -> None:
