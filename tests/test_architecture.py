@@ -18,9 +18,10 @@ def mapped(folder: str) -> set[str]:
 
 
 def parts(folder: str) -> set[str]:
-    """The folders in ``folder``, and its Python files."""
-    found = {path.stem for path in (ROOT / folder).iterdir() if path.is_dir() or path.suffix == ".py"}
-    return found - {"__init__", "__main__", "__pycache__"}
+    """The folders in ``folder`` that have sources, and its Python files."""
+    inside = [path for path in (ROOT / folder).iterdir() if path.name != "__pycache__"]
+    folders = {path.name for path in inside if path.is_dir() and any(p.suffix != ".pyc" for p in path.rglob("*.*"))}
+    return folders | {path.stem for path in inside if path.suffix == ".py"} - {"__init__", "__main__"}
 
 
 @pytest.mark.parametrize("folder", ["blink", "kernels"])

@@ -46,25 +46,36 @@ def test_a_loss_in_a_later_batch_stops_the_rest_and_the_next_run_goes_on_canary_
     assert run.words.index("msg: ap001") < run.words.index("msg: ap002") < run.words.index("msg: ap003")
 
 
-# The last step of which nothing has to be taken back, and the first of which something has.
 @pytest.mark.fleet
-@pytest.mark.parametrize(("step", "goes_back"), [("drain", False), ("release-activate", True)])
-def test_a_failure_sends_both_halves_back_and_stops_the_fleet(step: str, goes_back: bool, fleet: Losses) -> None:
-    fleet.fail(step, "ap001-dpu")
+@pytest.mark.parametrize(
+    ("step", "half", "goes_back"),
+    [
+        ("release-stage", "gpu", False),
+        ("drain", "dpu", False),
+        ("release-activate", "dpu", True),
+        ("smoke", "dpu", True),
+    ],
+)
+def test_a_failure_sends_both_halves_back_and_stops_the_fleet(
+    step: str, half: str, goes_back: bool, fleet: Losses
+) -> None:
+    fleet.fail(step, f"ap001-{half}")
     run = fleet.run()
     assert run.rc != 0
-    for half in HALVES:
-        assert ("release-back" in fleet.steps(f"ap001-{half}")) == goes_back, half
-        assert fleet.steps(f"ap001-{half}")[-1] == "drain-undrain", "what was asked to drain takes requests again"
-        assert fleet.result(f"ap001-{half}") == "rolled back"
+    for part in HALVES:
+        steps = fleet.steps(f"ap001-{part}")
+        assert ("release-back" in steps) == goes_back, part
+        assert "drain" not in steps or steps[-1] == "drain-undrain", "what was asked to drain takes requests again"
+        assert fleet.result(f"ap001-{part}") == "rolled back"
     assert untouched(fleet, "ap002")
     assert fleet.locks() == []
     assert "ap001 was not upgraded, and serves as before; the fleet stops here" in run.words
 
 
 @pytest.mark.fleet
-def test_a_machine_that_is_silent_from_the_start_stops_the_fleet(fleet: Losses) -> None:
-    fleet.kill("ap001-dpu")
+@pytest.mark.parametrize("half", HALVES)
+def test_a_machine_that_is_silent_from_the_start_stops_the_fleet(half: str, fleet: Losses) -> None:
+    fleet.kill(f"ap001-{half}")
     run = fleet.run()
     assert run.rc != 0
     assert untouched(fleet, "ap001", "ap002")
@@ -73,7 +84,13 @@ def test_a_machine_that_is_silent_from_the_start_stops_the_fleet(fleet: Losses) 
 
 @pytest.mark.fleet
 @pytest.mark.parametrize(
-    ("step", "half", "goes_back"), [("release-stage", "dpu", False), ("release-activate", "gpu", True)]
+    ("step", "half", "goes_back"),
+    [
+        ("release-stage", "dpu", False),
+        ("drain", "dpu", False),
+        ("release-activate", "gpu", True),
+        ("frontend", "dpu", True),
+    ],
 )
 def test_a_machine_that_falls_silent_takes_its_other_half_back(
     step: str, half: str, goes_back: bool, fleet: Losses
