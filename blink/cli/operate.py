@@ -142,7 +142,6 @@ def undrain(commands: Commands) -> None:
     """``blink undrain``."""
     parser = commands.add_parser("undrain", help="take requests again")
     with_config(parser)
-    with_json(parser)
     parser.set_defaults(run=_undrain)
 
 
@@ -150,4 +149,4 @@ def _undrain(args: argparse.Namespace) -> int:
     from blink.config import load_config
     from blink.operate.drain import undrain
 
-    return undrain(load_config(args.config), json_path=args.json)
+    return undrain(load_config(args.config))

@@ -13,24 +13,20 @@ from blink.config import ApplianceConfig
 from blink.drained import drain_file, drain_reason
 from blink.errors import BlinkError
 from blink.operate.http import requests_running
-from blink.output import write_json
 
 STILL_RUNNING = 3  # exit code: drained, and the limit has passed
 PAUSE_S = 0.2
 QUIET_S = 1.0  # how long no request may run: between two of a client's, none does
 
 
-def undrain(config: ApplianceConfig, *, json_path: Path | None = None) -> int:
-    """Take requests again, whether it was drained or not; the exit code. ``json_path`` gets {"was_drained": bool}."""
+def undrain(config: ApplianceConfig) -> int:
+    """Take requests again, whether it was drained or not; the exit code."""
     reason, file = drain_reason(config), drain_file(config.instance.run_dir)
     try:
         file.unlink(missing_ok=True)
     except OSError as e:
         raise BlinkError(f"{file}: {e.strerror}", "run as the user of the frontend") from None
-    if str(json_path) != "-":
-        print("takes requests again" if reason is not None else "was not drained")
-    if json_path is not None:
-        write_json(json_path, {"was_drained": reason is not None})
+    print("takes requests again" if reason is not None else "was not drained")
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -52,7 +51,6 @@ def test_a_drained_appliance_asks_for_no_requests_and_serves_those_that_come(mad
     assert made.call("undrain").stdout == "takes requests again\n"
     assert ready(made) == (200, None)
     assert made.call("undrain").stdout == "was not drained\n"
-    assert json.loads(made.call("undrain", "--json", "-").stdout) == {"was_drained": False}
     with made.client() as client:
         assert "\nblink_drained 0.0\n" in client.get("/metrics").text
 
