@@ -21,6 +21,8 @@ export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 # Debian's C locale is ASCII, which Ansible refuses.
 export LC_ALL := C.UTF-8
 
+# A folder is newer than .venv/.dev where a module in it is new or has moved.
+packages := $(shell find blink -type d ! -name __pycache__)
 settings := $(if $(PORT),-e blink_http_port=$(PORT)) $(if $(STATE),-e blink_state_dir=$(abspath $(STATE))) $(ARGS)
 config   := $(if $(STATE),$(abspath $(STATE)),$(CURDIR)/.state)/blink.toml
 playbook := ansible-playbook $(settings)
@@ -101,7 +103,7 @@ $(VENV)/.control: requirements/control.txt
 	@scripts/bootstrap $(PYTHON) $(VENV) requirements/control.txt
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.control requirements/dev.txt requirements/model.txt pyproject.toml CMakeLists.txt $(wildcard kernels/* kernels/*/*)
+$(VENV)/.dev: $(VENV)/.control requirements/dev.txt requirements/model.txt pyproject.toml CMakeLists.txt $(wildcard kernels/* kernels/*/*) $(packages)
 	@$(playbook) playbooks/develop.yml
 	@touch $@
 
