@@ -78,7 +78,7 @@ bundle: $(VENV)/.cross ## pack all that an appliance is installed from, for plac
 	@python scripts/pack_set.py $(if $(KEY),--key $(KEY)) $(ARGS)
 
 parity: $(VENV)/.parity ## compare the reference engine with transformers, token by token
-	@pytest -m parity $(TESTS)
+	@pytest -m parity tests/engine/parity tests/model/parity $(TESTS)
 
 lint: $(VENV)/.dev ## check style, types, playbooks and generated files
 	@scripts/lint
