@@ -87,12 +87,15 @@ class Gateway:
 class Clients:
     """Clients that ask the gateway one after the other until the block ends, half of them for streams.
 
-    Each answer has ``tokens``. With ``tls`` the gateway must show a certificate that it accepts.
+    Each answer has ``tokens``. With ``tls`` the gateway must show a certificate that it accepts. ``pause_s`` lies
+    between two of a client's requests: the appliances share this machine's cores. With 0 a stream runs at any moment.
     """
 
-    def __init__(self, port: int, count: int = 4, *, tokens: int = 40, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, port: int, count: int = 4, *, tokens: int = 40, tls: ssl.SSLContext | None = None, pause_s: float = 0.2
+    ) -> None:
         self._url, self._end = f"http{'s' if tls else ''}://127.0.0.1:{port}/v1/completions", threading.Event()
-        self._tokens, self._tls = tokens, tls or ssl.create_default_context()
+        self._tokens, self._tls, self._pause_s = tokens, tls or ssl.create_default_context(), pause_s
         self.answers = 0
         self.failures: list[str] = []
         self.streams: list[tuple[float, float]] = []  # begin and end of those that were whole, by time.time()
@@ -123,7 +126,7 @@ class Clients:
                     self.failures.append(failure)
                 else:
                     self.answers += 1
-                time.sleep(0.2)  # the appliances share this machine's cores
+                time.sleep(self._pause_s)
 
     def _one(self, client: httpx.Client, body: dict[str, Any]) -> str | None:
         begin = time.time()

@@ -193,7 +193,7 @@ def test_it_serves_the_appliances_over_tls_and_listens_on_nothing_else(gateway: 
 def test_a_change_is_loaded_and_cuts_no_stream(gateway: Gateway, authority: Authority) -> None:
     before = gateway.kept()
     gateway.variables |= {"gateway_certificate": "".join(authority.issue("gateway")), "gateway_requests": 12}
-    with Clients(gateway.port, tokens=900, tls=gateway.tls) as clients:
+    with Clients(gateway.port, tokens=900, tls=gateway.tls, pause_s=0) as clients:
         gateway.play().require()
     assert clients.failures == []
     after = gateway.kept()
